@@ -11,6 +11,8 @@
 #include "cli/cli.h"
 #include "cli/report/table.h"
 #include "core/alloc.h"
+#include "core/json.h"
+#include "core/log.h"
 #include "core/nearest_word.h"
 #include "core/units.h"
 #include "core/utf8.h"
@@ -308,6 +310,12 @@ const char *cli_flag_value(const struct cli *self, const char *name)
     return NULL;
 }
 
+uint32_t cli_cores(void)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    return cores > 1 ? (uint32_t)cores : 1;
+}
+
 /* The length of a style of ours that begins here; 0: none does. */
 static size_t style_at(const char *at, size_t left)
 {
@@ -344,8 +352,38 @@ int cli_flush(struct cli *self, struct cb_err *err)
     return rc;
 }
 
-int cli_end_json(struct cli *self, struct cb_err *err)
+int cli_parse_flag(const struct cli *self, const char *name,
+                   int (*parse)(const char *text, uint64_t *value, struct cb_err *err), uint64_t *value,
+                   struct cb_err *err)
 {
+    const char *text = cli_flag_value(self, name);
+    int rc = text ? parse(text, value, err) : 0;
+    return rc ? cb_context(err, "%s%s", name[1] ? "--" : "-", name) : 0;
+}
+
+bool cli_confirms(const struct cli *self, const char *question, const char *refusal)
+{
+    char answer[16] = "";
+    if (cli_has_flag(self, "yes"))
+        return true;
+    if (self->json || !isatty(STDIN_FILENO) || !isatty(STDERR_FILENO)) {
+        log_info("%s", refusal);
+        return false;
+    }
+    fprintf(stderr, "%s [y/N] ", question);
+    return fgets(answer, sizeof answer, stdin) && (answer[0] == 'y' || answer[0] == 'Y');
+}
+
+int cli_end_json(struct cli *self, struct json_writer *json, struct cb_err *err)
+{
+    json_write_end_all(json);
     buf_append_char(&self->out, '\n');
     return buf_check(&self->out, "the JSON document", err);
+}
+
+int cli_end_table(struct cli *self, struct table *table, struct cb_err *err)
+{
+    int rc = table_write(table, 0, self->colour, &self->out, err);
+    table_release(table);
+    return rc;
 }

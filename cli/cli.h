@@ -10,12 +10,15 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "core/buf.h"
 #include "core/err.h"
 #include "core/setting.h"
 
 struct cli;
+struct json_writer;
+struct table;
 
 /* A flag of one verb. */
 struct verb_flag {
@@ -90,6 +93,16 @@ void cli_release(struct cli *self);
  * Asserts that the verb has the flag. */
 bool cli_has_flag(const struct cli *self, const char *name);
 const char *cli_flag_value(const struct cli *self, const char *name);
+/* Parses the value of a flag; `value` is unchanged if the flag was not given. An error names the flag. */
+int cli_parse_flag(const struct cli *self, const char *name,
+                   int (*parse)(const char *text, uint64_t *value, struct cb_err *err), uint64_t *value,
+                   struct cb_err *err) CB_MUST_CHECK;
+
+/* Asks on the terminal; true after --yes. Where nobody can be asked, logs `refusal` and returns false. */
+bool cli_confirms(const struct cli *self, const char *question, const char *refusal);
+
+/* Cores of this machine that are online, for verbs that use several threads. */
+uint32_t cli_cores(void);
 
 /* Writes `out` to stdout and empties it, for verbs that print bit by bit. A reader that has closed the pipe (head)
  * is no error. */
@@ -99,8 +112,10 @@ int cli_flush(struct cli *self, struct cb_err *err) CB_MUST_CHECK;
 void cli_write_help(struct cli *self);
 void cli_write_version(struct cli *self);
 
-/* Ends a JSON document with a line feed and reports a failure of the buffer. */
-int cli_end_json(struct cli *self, struct cb_err *err) CB_MUST_CHECK;
+/* Ends what is open in a JSON document, and the document with a line feed. */
+int cli_end_json(struct cli *self, struct json_writer *json, struct cb_err *err) CB_MUST_CHECK;
+/* Appends a table and releases it. */
+int cli_end_table(struct cli *self, struct table *table, struct cb_err *err) CB_MUST_CHECK;
 
 extern const struct verb verb_baseline, verb_cancel, verb_clean, verb_collect, verb_compare, verb_completion,
     verb_convert, verb_doctor, verb_export, verb_history, verb_inspect, verb_list, verb_logs, verb_man, verb_models,

@@ -50,12 +50,13 @@ static void begin_nest(struct json_writer *self, char bracket)
     begin_item(self);
     assert(self->depth < JSON_MAX_DEPTH);
     buf_append_char(self->out, bracket);
+    self->brackets[self->depth] = bracket == '{' ? '}' : ']';
     self->has_items[self->depth++] = false;
 }
 
 static void end_nest(struct json_writer *self, char bracket)
 {
-    assert(self->depth > 0 && !self->after_key);
+    assert(self->depth > 0 && !self->after_key && self->brackets[self->depth - 1] == bracket);
     bool had_items = self->has_items[--self->depth];
     if (had_items)
         new_line(self);
@@ -80,6 +81,12 @@ void json_write_begin_array(struct json_writer *self)
 void json_write_end_array(struct json_writer *self)
 {
     end_nest(self, ']');
+}
+
+void json_write_end_all(struct json_writer *self)
+{
+    while (self->depth > 0)
+        end_nest(self, self->brackets[self->depth - 1]);
 }
 
 /* The code point of a character that JSON allows unescaped but YAML does not, else 0: C1 controls, line separators, the byte
@@ -211,6 +218,15 @@ void json_member_bool(struct json_writer *self, const char *key, bool value)
 {
     json_write_key(self, key);
     json_write_bool(self, value);
+}
+
+void json_member_u64_or_null(struct json_writer *self, const char *key, bool is_known, uint64_t value)
+{
+    json_write_key(self, key);
+    if (is_known)
+        json_write_u64(self, value);
+    else
+        json_write_null(self);
 }
 
 void json_member_object(struct json_writer *self, const char *key)

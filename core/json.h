@@ -20,6 +20,7 @@ struct json_writer {
     struct buf *out; /* borrowed */
     int depth;
     bool has_items[JSON_MAX_DEPTH];
+    char brackets[JSON_MAX_DEPTH]; /* that end the open arrays and objects */
     bool after_key;
     int indent; /* spaces per level; 0 writes one line */
 };
@@ -29,6 +30,7 @@ void json_write_begin_object(struct json_writer *self);
 void json_write_end_object(struct json_writer *self);
 void json_write_begin_array(struct json_writer *self);
 void json_write_end_array(struct json_writer *self);
+void json_write_end_all(struct json_writer *self); /* ends every open array and object */
 void json_write_key(struct json_writer *self, const char *key);
 void json_write_text(struct json_writer *self,
                      const char *text); /* NULL writes null; bytes that are not UTF-8 become U+FFFD */
@@ -43,7 +45,8 @@ void json_member_u64(struct json_writer *self, const char *key, uint64_t value);
 void json_member_i64(struct json_writer *self, const char *key, int64_t value);
 void json_member_double(struct json_writer *self, const char *key, double value);
 void json_member_bool(struct json_writer *self, const char *key, bool value);
-/* A key, and opens its value. */
+void json_member_u64_or_null(struct json_writer *self, const char *key, bool is_known, uint64_t value);
+/* A key, and the start of its array or object. */
 void json_member_object(struct json_writer *self, const char *key);
 void json_member_array(struct json_writer *self, const char *key);
 /* Inserts a value that is already JSON, unchanged. */

@@ -19,14 +19,10 @@ static const char *find_value(const char *experiment_json, const char *key)
     return found ? found + strlen(key) + strspn(found + strlen(key), " ") : "";
 }
 
-static bool may_requeue(const char *experiment_json)
-{
-    return strncmp(find_value(experiment_json, "\"slurm.requeue\":"), "true", 4) == 0;
-}
-
 int job_entry_init(struct job_entry *entry, const struct run_line *line, struct cb_err *err)
 {
-    *entry = (struct job_entry){.may_requeue = may_requeue(line->experiment_json),
+    *entry = (struct job_entry){.may_requeue =
+                                    strncmp(find_value(line->experiment_json, "\"slurm.requeue\":"), "true", 4) == 0,
                                 .nodes = strtoull(find_value(line->experiment_json, "\"nodes\":"), NULL, 10)};
     job_record_init(&entry->record);
     snprintf(entry->run, sizeof entry->run, "%s", line->run);
@@ -81,14 +77,6 @@ static bool was_removed(const char *folder)
     return access(folder, F_OK) < 0 && errno == ENOENT && access(parent, F_OK) == 0;
 }
 
-static void judge_removed(struct job_entry *entry)
-{
-    entry->is_gone = entry->is_final = true;
-    entry->verdict.state = JOB_LOST;
-    snprintf(entry->outcome, sizeof entry->outcome, "%s", outcome_name(OUTCOME_LOST));
-    snprintf(entry->verdict.note, sizeof entry->verdict.note, "its run folder %s was removed", entry->folder);
-}
-
 /* Fails only on errors that affect all runs. If the folder is gone, the note of the entry says so. */
 void job_entry_look_at(struct job_entry *entry)
 {
@@ -107,10 +95,25 @@ void job_entry_look_at(struct job_entry *entry)
         entry->is_final = job_state_is_final(entry->record.state) && *entry->outcome;
     else
         judge_without_job(entry);
-    if (rc == CB_ERR_NOT_FOUND && was_removed(entry->folder))
-        judge_removed(entry);
-    else if (rc)
+    if (rc == CB_ERR_NOT_FOUND && was_removed(entry->folder)) {
+        entry->is_gone = entry->is_final = true;
+        entry->verdict.state = JOB_LOST;
+        snprintf(entry->outcome, sizeof entry->outcome, "%s", outcome_name(OUTCOME_LOST));
+        snprintf(entry->verdict.note, sizeof entry->verdict.note, "its run folder %s was removed", entry->folder);
+    } else if (rc) {
         snprintf(entry->verdict.note, sizeof entry->verdict.note, "%s", why.message);
+    }
+}
+
+/* Until its site has answered, a remote run keeps its last known state. */
+static void look_away(struct job_entry *entry)
+{
+    entry->was_asked_for = false;
+    if (entry->told.is)
+        return;
+    entry->verdict = (struct job_verdict){.state = JOB_PLANNED};
+    if (!job_state_find(entry->known_state, &entry->verdict.state))
+        entry->verdict.state = JOB_PLANNED;
 }
 
 /* If a run has ended in the history, the history has everything except the job's own record. */
@@ -119,7 +122,9 @@ void job_entry_look_once(struct job_entry *entry)
     enum job_state state = JOB_PLANNED;
     struct job_record fresh;
     bool ended = job_state_find(entry->known_state, &state) && job_state_is_final(state) && *entry->outcome;
-    if (entry->is_final)
+    if (job_entry_is_away(entry))
+        look_away(entry);
+    if (job_entry_is_away(entry) || entry->is_final)
         return;
     int rc = ended ? job_record_read(entry->folder, &fresh, NULL) : CB_ERR_USAGE;
     if (rc == 0) {
@@ -135,17 +140,6 @@ void job_entry_look_once(struct job_entry *entry)
     entry->is_final = true;
     entry->verdict = (struct job_verdict){.state = state};
     snprintf(entry->verdict.note, sizeof entry->verdict.note, "%s", entry->message);
-}
-
-/* Until its site has answered, a remote run keeps its last known state. */
-void job_entry_look_away(struct job_entry *entry)
-{
-    entry->was_asked_for = false;
-    if (entry->told.is)
-        return;
-    entry->verdict = (struct job_verdict){.state = JOB_PLANNED};
-    if (!job_state_find(entry->known_state, &entry->verdict.state))
-        entry->verdict.state = JOB_PLANNED;
 }
 
 void job_entry_look(struct job_entry *entry)

@@ -19,22 +19,25 @@
 
 int job_list_init(struct job_list *self, struct history *history, struct cb_err *err)
 {
-    *self = (struct job_list){.history = history};
-    int rc = transport_local_open(&self->transport, err);
+    *self = (struct job_list){.history = history, .owns_history = !history};
+    int rc = history ? 0 : history_open(NULL, &self->history, err);
+    if (rc == 0)
+        rc = transport_local_open(&self->transport, err);
     self->client = (struct slurm_client){.transport = self->transport};
     return rc;
 }
 
 void job_list_release(struct job_list *self)
 {
-    for (size_t i = 0; i < self->count; i++) {
+    for (size_t i = 0; i < self->count; i++)
         job_entry_release(&self->items[i]);
-    }
     free(self->items);
     if (self->sites)
         remote_sites_release(self->sites);
     free(self->sites);
     transport_close(self->transport);
+    if (self->owns_history)
+        history_close(self->history);
     *self = (struct job_list){0};
 }
 
@@ -53,12 +56,29 @@ static int compare_entries(const void *a, const void *b)
     return strcmp(((const struct job_entry *)a)->run, ((const struct job_entry *)b)->run);
 }
 
-int job_list_add(struct job_list *self, const struct run_selection *selection, struct cb_err *err)
+int job_list_add(struct job_list *self, const char *const *words, size_t count, struct cb_err *err)
 {
-    int rc = history_each_run(self->history, selection, take_line, self, err);
+    struct run_selection selection = {0};
+    int rc = history_select(self->history, words, count, &selection, err);
+    if (rc == 0)
+        rc = history_each_run(self->history, &selection, take_line, self, err);
     if (rc == 0 && self->count)
         qsort(self->items, self->count, sizeof *self->items, compare_entries);
+    run_selection_release(&selection);
     return rc;
+}
+
+void job_list_narrow(struct job_list *self, const char *site, bool only_jobs)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < self->count; i++) {
+        struct job_entry *entry = &self->items[i];
+        if ((!site || strcmp(entry->site, site) == 0) && (!only_jobs || entry->has_record || !entry->is_final))
+            self->items[kept++] = *entry;
+        else
+            job_entry_release(entry);
+    }
+    self->count = kept;
 }
 
 /* ---- asking ---- */
@@ -104,10 +124,13 @@ static bool wants_details(const struct job_list *self, const struct job_index *i
 }
 
 /* squeue decides the state; scontrol adds what squeue does not report. */
-static int add_details(struct slurm_jobs *jobs, const struct slurm_jobs *details, struct cb_err *err)
+static int ask_closely(struct job_list *self, struct slurm_jobs *jobs, struct cb_err *err)
 {
+    struct slurm_jobs details = {0};
     struct job_index index = {0};
-    int rc = job_index_make(&index, details, err);
+    int rc = slurm_look_closely(&self->client, &details, err);
+    if (rc == 0)
+        rc = job_index_make(&index, &details, err);
     for (size_t i = 0; rc == 0 && i < jobs->count; i++) {
         struct slurm_job *job = &jobs->items[i];
         const struct slurm_job *more = job_index_find_id(&index, job->id);
@@ -122,15 +145,6 @@ static int add_details(struct slurm_jobs *jobs, const struct slurm_jobs *details
         job->has_details = true;
     }
     job_index_release(&index);
-    return rc;
-}
-
-static int ask_closely(struct job_list *self, struct slurm_jobs *jobs, struct cb_err *err)
-{
-    struct slurm_jobs details = {0};
-    int rc = slurm_look_closely(&self->client, &details, err);
-    if (rc == 0)
-        rc = add_details(jobs, &details, err);
     slurm_jobs_release(&details);
     return rc;
 }
@@ -168,17 +182,6 @@ static int ask(struct job_list *self, struct slurm_jobs *jobs, struct job_index 
 
 /* ---- deciding and writing ---- */
 
-static void name_down_nodes(struct job_list *self, const struct job_entry *entry, const struct slurm_job *job,
-                            char *names, size_t bytes)
-{
-    const char *nodes = job && *job->nodes ? job->nodes : entry->record.nodes;
-    names[0] = '\0';
-    if (!job || job->state != SLURM_NODE_FAIL || !*nodes)
-        return;
-    if (slurm_down_nodes(&self->client, nodes, names, bytes, NULL))
-        names[0] = '\0'; /* the name is optional: the nodes of the job are known */
-}
-
 static int write_history(struct job_list *self, struct job_entry *entry, struct cb_err *err)
 {
     bool ingested;
@@ -198,32 +201,28 @@ static int write_history(struct job_list *self, struct job_entry *entry, struct 
     return rc;
 }
 
-static int seal_for_agent(struct job_entry *entry, const struct job_observation *sight, struct cb_err *err)
-{
-    int rc = job_folder_seal(entry->folder, entry->run, &entry->seen, entry->verdict.outcome, entry->verdict.note, err);
-    if (rc == 0)
-        rc = job_folder_look(entry->folder, &entry->seen, err);
-    if (rc == 0)
-        job_state_judge(&entry->record, sight, &entry->verdict); /* a sealed attempt decides, whoever sealed it */
-    return rc;
-}
-
 /* What Slurm reports about a run, or would report if a run in a pool were a job. The spool is readable even if Slurm
  * does not answer. */
-static const struct slurm_job *sight_job(const struct job_list *self, const struct job_entry *entry,
-                                         const struct job_index *index, struct pool_run *in_pool, bool *asked)
+static struct job_observation observe(const struct job_list *self, const struct job_entry *entry,
+                                      const struct job_index *index, struct pool_run *in_pool)
 {
+    bool is_in_pool = *entry->record.pool;
     *in_pool = (struct pool_run){0};
-    *asked = self->asked;
-    if (!*entry->record.pool)
-        return self->asked ? job_index_find(index, &entry->record) : NULL;
-    pool_look_at_run(&entry->record, entry->run, self->asked ? index->jobs : NULL, in_pool);
-    *asked = self->asked || in_pool->known;
-    return in_pool->known ? &in_pool->job : NULL;
+    if (is_in_pool)
+        pool_look_at_run(&entry->record, entry->run, self->asked ? index->jobs : NULL, in_pool);
+    return (struct job_observation){.slurm = in_pool->known               ? &in_pool->job
+                                             : self->asked && !is_in_pool ? job_index_find(index, &entry->record)
+                                                                          : NULL,
+                                    .asked = self->asked || in_pool->known,
+                                    .accounting_is_silent = self->accounting_is_silent,
+                                    .may_requeue = entry->may_requeue && !is_in_pool,
+                                    .now_wall_ns = clock_wall_ns(),
+                                    .folder = &entry->seen};
 }
 
-static void note_nowhere(struct job_entry *entry, const struct pool_run *in_pool)
+static void judge(struct job_entry *entry, const struct job_observation *sight, const struct pool_run *in_pool)
 {
+    job_state_judge(&entry->record, sight, &entry->verdict);
     if (in_pool->nowhere && entry->verdict.state == JOB_SUBMITTED)
         snprintf(entry->verdict.note, sizeof entry->verdict.note,
                  "never came into the spool of its pool: `ckptbench submit --resume %s` sends it", entry->run);
@@ -263,83 +262,41 @@ static int finish_writes(struct writes *self, struct cb_err *err)
     return rc;
 }
 
-/* The record of a run that has ended is written at once, because ingesting reads it. */
-static int write_record(struct job_entry *entry, struct writes *writes, struct cb_err *err)
-{
-    bool ends = job_state_is_final(entry->verdict.state);
-    return job_record_write_in(ends ? NULL : &writes->batch, entry->folder, &entry->record, err);
-}
-
 /* Holds the run's lock: writes the decision to its folder. The manifest must not be older than the state that was
  * inspected. */
 static int settle(struct job_list *self, struct job_entry *entry, const struct job_index *index, struct writes *writes,
                   struct cb_err *err)
 {
-    char down[256];
-    uint64_t now_ns = clock_wall_ns();
+    char down[256] = "";
     struct pool_run in_pool;
-    bool asked;
-    const struct slurm_job *job = sight_job(self, entry, index, &in_pool, &asked);
+    struct job_observation sight = observe(self, entry, index, &in_pool);
     struct job_record before = entry->record;
-    name_down_nodes(self, entry, job, down, sizeof down);
-    if (job)
-        take_sight(&entry->record, job, now_ns);
+    const char *nodes = sight.slurm && *sight.slurm->nodes ? sight.slurm->nodes : entry->record.nodes;
+    if (sight.slurm && sight.slurm->state == SLURM_NODE_FAIL && *nodes &&
+        slurm_down_nodes(&self->client, nodes, down, sizeof down, NULL))
+        down[0] = '\0'; /* the name is optional: the nodes of the job are known */
+    if (sight.slurm)
+        take_sight(&entry->record, sight.slurm, sight.now_wall_ns);
     if (*entry->record.pool)
         snprintf(entry->record.step, sizeof entry->record.step, "%s", in_pool.ticket.step);
-    const struct job_observation sight = {.slurm = job,
-                                          .asked = asked,
-                                          .accounting_is_silent = self->accounting_is_silent,
-                                          .may_requeue = entry->may_requeue && !*entry->record.pool,
-                                          .now_wall_ns = now_ns,
-                                          .folder = &entry->seen,
-                                          .why = in_pool.why[0] ? in_pool.why : NULL,
-                                          .down_nodes = down};
-    job_state_judge(&entry->record, &sight, &entry->verdict);
-    note_nowhere(entry, &in_pool);
+    sight.why = in_pool.why[0] ? in_pool.why : NULL;
+    sight.down_nodes = down;
+    judge(entry, &sight, &in_pool);
     int rc = job_folder_seal_earlier(entry->folder, entry->run, &entry->seen, err);
-    if (rc == 0 && entry->verdict.seal)
-        rc = seal_for_agent(entry, &sight, err);
+    if (rc == 0 && entry->verdict.seal) {
+        rc = job_folder_seal(entry->folder, entry->run, &entry->seen, entry->verdict.outcome, entry->verdict.note, err);
+        if (rc == 0)
+            rc = job_folder_look(entry->folder, &entry->seen, err);
+        if (rc == 0)
+            job_state_judge(&entry->record, &sight, &entry->verdict); /* a sealed attempt decides, whoever sealed it */
+    }
     if (rc == 0)
-        rc = job_record_enter(&entry->record, entry->verdict.state, now_ns, entry->verdict.note, err);
-    if (rc == 0 && has_changed(&before, &entry->record))
-        rc = write_record(entry, writes, err);
-    return rc;
-}
-
-/* Logs an unusable folder; the other runs are still processed. */
-static void tell_broken(struct job_list *self, struct job_entry *entry, const struct cb_err *why)
-{
-    self->broken = true;
-    if (!*self->trouble)
-        snprintf(self->trouble, sizeof self->trouble, "run %s: %.400s", entry->run, why->message);
-    snprintf(entry->verdict.note, sizeof entry->verdict.note, "%s", why->message);
-    entry->verdict.state = entry->record.state;
-}
-
-/* A run whose folder is gone cannot be sealed, so it is marked in the history. */
-static int write_gone(struct job_list *self, struct job_entry *entry, struct cb_err *err)
-{
-    static const char ended[] = "failed"; /* the state of every lost run */
-    if (strcmp(entry->known_state, ended) == 0)
-        return 0;
-    snprintf(entry->known_state, sizeof entry->known_state, "%s", ended);
-    return history_set_state(self->history, entry->run, ended, err);
-}
-
-/* Without the lock: decides the state, writes nothing. */
-static void peek(const struct job_list *self, struct job_entry *entry, const struct job_index *index)
-{
-    struct pool_run in_pool;
-    bool asked;
-    const struct slurm_job *job = sight_job(self, entry, index, &in_pool, &asked);
-    const struct job_observation sight = {.slurm = job,
-                                          .asked = asked,
-                                          .accounting_is_silent = self->accounting_is_silent,
-                                          .may_requeue = entry->may_requeue && !*entry->record.pool,
-                                          .now_wall_ns = clock_wall_ns(),
-                                          .folder = &entry->seen};
-    job_state_judge(&entry->record, &sight, &entry->verdict);
-    note_nowhere(entry, &in_pool);
+        rc = job_record_enter(&entry->record, entry->verdict.state, sight.now_wall_ns, entry->verdict.note, err);
+    if (rc || !has_changed(&before, &entry->record))
+        return rc;
+    /* The record of a run that has ended is written at once, because ingesting reads it. */
+    bool ends = job_state_is_final(entry->verdict.state);
+    return job_record_write_in(ends ? NULL : &writes->batch, entry->folder, &entry->record, err);
 }
 
 /* Whether the state equals the one last written, so that there is nothing to do. This is true of most of a thousand
@@ -347,18 +304,15 @@ static void peek(const struct job_list *self, struct job_entry *entry, const str
 static bool stands(const struct job_list *self, struct job_entry *entry, const struct job_index *index)
 {
     struct job_record now = entry->record; /* a copy, so that transitions stay */
-    const struct slurm_job *job = self->asked ? job_index_find(index, &entry->record) : NULL;
-    const struct job_observation sight = {.slurm = job,
-                                          .asked = self->asked,
-                                          .accounting_is_silent = self->accounting_is_silent,
-                                          .may_requeue = entry->may_requeue,
-                                          .now_wall_ns = clock_wall_ns(),
-                                          .folder = &entry->seen};
     struct job_verdict verdict;
-    if (*entry->record.pool || entry->seen.attempts > 1 || (job && slurm_state_phase(job->state) >= SLURM_IS_ENDING))
+    struct pool_run in_pool;
+    if (*entry->record.pool || entry->seen.attempts > 1)
         return false;
-    if (job)
-        take_sight(&now, job, sight.now_wall_ns);
+    const struct job_observation sight = observe(self, entry, index, &in_pool);
+    if (sight.slurm && slurm_state_phase(sight.slurm->state) >= SLURM_IS_ENDING)
+        return false;
+    if (sight.slurm)
+        take_sight(&now, sight.slurm, sight.now_wall_ns);
     job_state_judge(&now, &sight, &verdict);
     if (verdict.seal || verdict.state != entry->record.state || job_state_is_final(verdict.state) ||
         has_changed(&entry->record, &now) || strcmp(entry->known_state, job_state_name(verdict.state)) != 0)
@@ -373,13 +327,19 @@ static int sync_entry(struct job_list *self, struct job_entry *entry, const stru
 {
     int fd = -1;
     struct cb_err why;
-    if (entry->is_gone)
-        return write_gone(self, entry, err);
+    if (entry->is_gone) { /* cannot be sealed, so it is marked in the history, with the state of every lost run */
+        if (strcmp(entry->known_state, "failed") == 0)
+            return 0;
+        snprintf(entry->known_state, sizeof entry->known_state, "failed");
+        return history_set_state(self->history, entry->run, "failed", err);
+    }
     if (!entry->has_record || entry->is_final || job_entry_is_away(entry) || stands(self, entry, index))
         return 0;
     int rc = job_folder_lock(entry->folder, &fd, &why);
-    if (rc == 0 && fd < 0) {
-        peek(self, entry, index);
+    if (rc == 0 && fd < 0) { /* without the lock: decides the state, writes nothing */
+        struct pool_run in_pool;
+        const struct job_observation sight = observe(self, entry, index, &in_pool);
+        judge(entry, &sight, &in_pool);
         return 0;
     }
     size_t written = writes->batch.count;
@@ -388,8 +348,13 @@ static int sync_entry(struct job_list *self, struct job_entry *entry, const stru
     bool settled = rc == 0 && entry->has_record;
     if (settled)
         rc = settle(self, entry, index, writes, &why);
-    if (rc)
-        tell_broken(self, entry, &why);
+    if (rc) { /* an unusable folder; the other runs are still processed */
+        self->broken = true;
+        if (!*self->trouble)
+            snprintf(self->trouble, sizeof self->trouble, "run %s: %.400s", entry->run, why.message);
+        snprintf(entry->verdict.note, sizeof entry->verdict.note, "%s", why.message);
+        entry->verdict.state = entry->record.state;
+    }
     rc = rc == 0 && settled ? write_history(self, entry, err) : 0;
     if (writes->batch.count > written)
         writes->locks[writes->count++] = fd;
@@ -398,18 +363,6 @@ static int sync_entry(struct job_list *self, struct job_entry *entry, const stru
     if (rc)
         return cb_context(err, "run %s", entry->run);
     return writes->count == WRITES_AT_ONCE ? finish_writes(writes, err) : 0;
-}
-
-/* If one entry fails, decisions about others are still written. */
-static int sync_entries(struct job_list *self, const struct job_index *index, struct cb_err *err)
-{
-    struct writes writes = {0};
-    struct cb_err own = {0};
-    int rc = 0;
-    for (size_t i = 0; rc == 0 && i < self->count; i++)
-        rc = sync_entry(self, &self->items[i], index, &writes, err);
-    int finished = finish_writes(&writes, &own);
-    return rc == 0 && finished ? cb_fail(err, finished, "%s", own.message) : rc;
 }
 
 /* ---- sites ---- */
@@ -421,31 +374,38 @@ int job_list_site(struct job_list *self, const char *name, struct remote **remot
     return remote_sites_get(self->sites, name, remote, err);
 }
 
-static void sync_site(struct job_list *self, const char *name)
+int job_list_take(struct job_list *self, const char *site, const char *const *words, size_t count, struct cb_err *err)
 {
     struct remote *remote;
-    struct cb_err why;
-    int rc = job_list_site(self, name, &remote, &why);
-    if (rc == 0) {
-        rc = remote_runs_sync(remote, self, &why);
-        if (rc && remote->lost)
-            remote_sites_drop(self->sites, name);
-    }
-    if (rc)
-        snprintf(self->trouble, sizeof self->trouble, "%.500s", why.message);
+    int rc = job_list_site(self, site, &remote, err);
+    return rc ? rc : remote_runs_take(remote, self->history, words, count, err);
+}
+
+bool job_list_next_site(struct job_list *self, char name[64])
+{
+    size_t i = 0;
+    while (i < self->count && (!job_entry_is_away(&self->items[i]) || self->items[i].was_asked_for))
+        i++;
+    if (i == self->count)
+        return false;
+    snprintf(name, 64, "%s", self->items[i].site);
+    for (; i < self->count; i++)
+        self->items[i].was_asked_for |= strcmp(self->items[i].site, name) == 0;
+    return true;
 }
 
 /* Asks each site once. A site that does not answer does not stop the others. */
 static void sync_sites(struct job_list *self)
 {
-    for (size_t i = 0; i < self->count; i++) {
-        char name[64];
-        if (!job_entry_is_away(&self->items[i]) || self->items[i].was_asked_for)
-            continue;
-        snprintf(name, sizeof name, "%s", self->items[i].site);
-        for (size_t k = i; k < self->count; k++)
-            self->items[k].was_asked_for |= strcmp(self->items[k].site, name) == 0;
-        sync_site(self, name);
+    char name[64];
+    while (job_list_next_site(self, name)) {
+        struct remote *remote;
+        struct cb_err why;
+        int rc = job_list_site(self, name, &remote, &why);
+        if (rc == 0 && (rc = remote_runs_sync(remote, self, &why)) != 0 && remote->lost)
+            remote_sites_drop(self->sites, name);
+        if (rc)
+            snprintf(self->trouble, sizeof self->trouble, "%.500s", why.message);
     }
 }
 
@@ -453,13 +413,11 @@ int job_list_sync(struct job_list *self, struct cb_err *err)
 {
     struct slurm_jobs jobs = {0};
     struct job_index index = {0};
+    struct writes writes = {0};
     struct cb_err why = {0};
     bool needed = false;
     for (size_t i = 0; i < self->count; i++) {
-        if (job_entry_is_away(&self->items[i]))
-            job_entry_look_away(&self->items[i]);
-        else
-            job_entry_look_once(&self->items[i]);
+        job_entry_look_once(&self->items[i]);
         needed = needed || needs_slurm(&self->items[i]);
     }
     self->accounting_is_silent = false;
@@ -469,50 +427,17 @@ int job_list_sync(struct job_list *self, struct cb_err *err)
     self->asked = needed && rc == 0;
     if (rc)
         snprintf(self->trouble, sizeof self->trouble, "%.500s", why.message);
-    rc = sync_entries(self, &index, err);
+    rc = 0;
+    for (size_t i = 0; rc == 0 && i < self->count; i++)
+        rc = sync_entry(self, &self->items[i], &index, &writes, err);
+    int finished = finish_writes(&writes, &why); /* if one entry fails, decisions about others are still written */
+    if (rc == 0 && finished)
+        rc = cb_fail(err, finished, "%s", why.message);
     job_index_release(&index);
     slurm_jobs_release(&jobs);
     if (rc == 0)
         sync_sites(self);
     return rc;
-}
-
-/* ---- ends ---- */
-
-static void keep(struct job_list *self, bool (*wanted)(const struct job_entry *entry, const char *site),
-                 const char *site)
-{
-    size_t kept = 0;
-    for (size_t i = 0; i < self->count; i++) {
-        struct job_entry *entry = &self->items[i];
-        if (wanted(entry, site)) {
-            self->items[kept++] = *entry;
-            continue;
-        }
-        job_entry_release(entry);
-    }
-    self->count = kept;
-}
-
-static bool is_of(const struct job_entry *entry, const char *site)
-{
-    return strcmp(entry->site, site) == 0;
-}
-
-static bool is_job_or_goes_on(const struct job_entry *entry, const char *site)
-{
-    (void)site;
-    return entry->has_record || !entry->is_final;
-}
-
-void job_list_keep_site(struct job_list *self, const char *site)
-{
-    keep(self, is_of, site);
-}
-
-void job_list_drop_others(struct job_list *self)
-{
-    keep(self, is_job_or_goes_on, NULL);
 }
 
 bool job_list_is_final(const struct job_list *self)

@@ -50,13 +50,14 @@ void job_entry_look(struct job_entry *entry);
 int job_entry_init(struct job_entry *entry, const struct run_line *line, struct cb_err *err) CB_MUST_CHECK;
 void job_entry_release(struct job_entry *entry);
 void job_entry_look_at(struct job_entry *entry);
-void job_entry_look_once(struct job_entry *entry); /* skips an entry that has ended */
-void job_entry_look_away(struct job_entry *entry); /* run of a site: last known state until the site has answered */
+/* Skips an entry that has ended. A run of a site keeps its last known state until the site has answered. */
+void job_entry_look_once(struct job_entry *entry);
 
 struct remote_sites;
 
 struct job_list {
-    struct history *history; /* borrowed */
+    struct history *history;
+    bool owns_history;
     struct transport *transport;
     struct slurm_client client;
     struct remote_sites *sites; /* NULL until needed */
@@ -68,25 +69,30 @@ struct job_list {
     char trouble[512];         /* why Slurm did not answer; "" if it did or was not needed */
 };
 
+/* Opens the history unless it is given, which is then borrowed. */
 int job_list_init(struct job_list *self, struct history *history, struct cb_err *err) CB_MUST_CHECK;
 void job_list_release(struct job_list *self);
 /* A connection to the site, opened when first needed; borrowed until the next call or sync. */
 struct remote;
 int job_list_site(struct job_list *self, const char *name, struct remote **remote, struct cb_err *err) CB_MUST_CHECK;
 
-/* Adds the runs of a selection, oldest first. */
-int job_list_add(struct job_list *self, const struct run_selection *selection, struct cb_err *err) CB_MUST_CHECK;
+/* The next site that has unfinished runs which were not asked for; marks them as asked for. False at the end. */
+bool job_list_next_site(struct job_list *self, char name[64]);
+/* Adds to the history what the site knows and the history does not, as remote_runs_take. */
+int job_list_take(struct job_list *self, const char *site, const char *const *words, size_t count,
+                  struct cb_err *err) CB_MUST_CHECK;
+
+/* Adds the runs that the words select (history_select), oldest first. */
+int job_list_add(struct job_list *self, const char *const *words, size_t count, struct cb_err *err) CB_MUST_CHECK;
+/* Drops runs that are not of `site` (NULL: of any place), and with `only_jobs` those that have ended and never were
+ * jobs. */
+void job_list_narrow(struct job_list *self, const char *site, bool only_jobs);
 
 /* Asks Slurm, decides the state of each run, seals attempts of dead agents, writes job.json and the history, and
  * ingests finished runs. Runs that have ended according to the history are skipped, and nothing is locked unless
  * something has changed. A run that another controller holds is only inspected. A site does all this for its own
  * runs; those that have finished there are fetched. */
 int job_list_sync(struct job_list *self, struct cb_err *err) CB_MUST_CHECK;
-
-/* Drops runs that are not of this site. */
-void job_list_keep_site(struct job_list *self, const char *site);
-/* Drops runs that have ended and never were jobs. */
-void job_list_drop_others(struct job_list *self);
 
 bool job_list_is_final(const struct job_list *self);
 /* The exit code of the worst run: 0 if all passed; 4 also for a run that is not final. */

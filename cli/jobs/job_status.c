@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "cli/jobs/run_here.h"
-#include "cli/report/table.h"
+#include "cli/listing.h"
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/log.h"
@@ -58,14 +58,6 @@ static int take_figure(void *context, bool is_header, const struct query_cell *c
     return 0;
 }
 
-static void add_quoted(struct buf *sql, const char *text)
-{
-    buf_append_char(sql, '\'');
-    for (; *text; text++)
-        buf_append_text(sql, *text == '\'' ? "''" : (char[]){*text, '\0'});
-    buf_append_char(sql, '\'');
-}
-
 static int read_figures(const struct job_list *list, struct figures *figures, struct cb_err *err)
 {
     struct figure_reader reader = {list, figures};
@@ -79,9 +71,10 @@ static int read_figures(const struct job_list *list, struct figures *figures, st
         figures[i] = (struct figures){NAN, NAN, NAN, NAN};
         if (!list->items[i].is_final)
             continue;
-        if (any)
-            buf_append_char(&sql, ',');
-        add_quoted(&sql, list->items[i].run);
+        buf_append_text(&sql, any ? ",'" : "'");
+        for (const char *c = list->items[i].run; *c; c++)
+            buf_append_text(&sql, *c == '\'' ? "''" : (char[]){*c, '\0'});
+        buf_append_char(&sql, '\'');
         any = true;
     }
     buf_append_char(&sql, ')');
@@ -196,50 +189,7 @@ static uint64_t nodes_of(const struct job_entry *entry)
     return takes_fewer ? entry->nodes : entry->record.node_count;
 }
 
-/* ---- JSON ---- */
-
-static void member_text(struct json_writer *json, const char *key, const char *text)
-{
-    json_member_text(json, key, text && *text ? text : NULL);
-}
-
-static void write_json_entry(struct json_writer *json, const struct job_entry *entry, const struct figures *figures)
-{
-    char progress[160], job[112];
-    progress_text(entry, figures, progress, sizeof progress);
-    json_write_begin_object(json);
-    member_text(json, "run", entry->run);
-    if (job_entry_is_of_site(entry))
-        member_text(json, "site", entry->site);
-    member_text(json, "state", job_state_name(entry->verdict.state));
-    member_text(json, "outcome", outcome_of(entry));
-    member_text(json, "job", job_text(entry, job));
-    json_write_key(json, "nodes");
-    if (nodes_of(entry))
-        json_write_u64(json, nodes_of(entry));
-    else
-        json_write_null(json);
-    json_member_double(json, "queue_s", queue_s(entry));
-    json_member_double(json, "boot_s", boot_s(entry));
-    json_member_double(json, "launch_s", entry->told.is ? entry->told.launch_s : figures->launch_s);
-    json_member_double(json, "run_s", run_s(entry, figures));
-    member_text(json, "progress", progress);
-    member_text(json, "note", entry->verdict.note);
-    json_write_end_object(json);
-}
-
-static int write_json(struct cli *cli, const struct job_list *list, const struct figures *figures, struct cb_err *err)
-{
-    struct json_writer json;
-    json_writer_init(&json, &cli->out, 2);
-    json_write_begin_array(&json);
-    for (size_t i = 0; i < list->count; i++)
-        write_json_entry(&json, &list->items[i], &figures[i]);
-    json_write_end_array(&json);
-    return cli_end_json(cli, err);
-}
-
-/* ---- the table ---- */
+/* ---- the list ---- */
 
 static enum table_style style_of(const struct job_entry *entry)
 {
@@ -256,64 +206,73 @@ static enum table_style style_of(const struct job_entry *entry)
     }
 }
 
-static void add_note(struct table *table, const struct job_entry *entry)
-{
-    bool failed = entry->is_final && entry->verdict.state != JOB_DONE && entry->verdict.state != JOB_CANCELLED;
-    if (failed)
-        table_addf(table, TABLE_PLAIN, "%s%slog: ckptbench logs %s", entry->verdict.note,
-                   *entry->verdict.note ? "; " : "", entry->run);
-    else
-        table_add(table, TABLE_PLAIN, entry->verdict.note);
-}
-
-static void add_line(struct table *table, const struct job_entry *entry, const struct figures *figures, bool sites)
+/* If any run is of a site, the table has a column for it. */
+static void add_line(struct listing *list, const struct job_entry *entry, const struct figures *figures, bool sites)
 {
     char text[32], progress[160], job[112];
+    bool json = list->cli->json, is_of_site = job_entry_is_of_site(entry);
+    bool failed = entry->is_final && entry->verdict.state != JOB_DONE && entry->verdict.state != JOB_CANCELLED;
     progress_text(entry, figures, progress, sizeof progress);
-    table_add(table, TABLE_BOLD, entry->run);
-    if (sites)
-        table_add(table, TABLE_PLAIN, job_entry_is_of_site(entry) ? entry->site : NULL);
-    table_add(table, style_of(entry), job_state_name(entry->verdict.state));
-    table_add(table, TABLE_PLAIN, job_text(entry, job));
-    if (nodes_of(entry))
-        table_addf(table, TABLE_PLAIN, "%llu", (unsigned long long)nodes_of(entry));
+    listing_begin_row(list);
+    listing_text(list, "run", TABLE_BOLD, entry->run);
+    if (json ? is_of_site : sites)
+        listing_text(list, "site", TABLE_PLAIN, is_of_site ? entry->site : NULL);
+    listing_text(list, "state", style_of(entry), job_state_name(entry->verdict.state));
+    if (json)
+        json_member_text(&list->json, "outcome", outcome_of(entry));
+    listing_text(list, "job", TABLE_PLAIN, job_text(entry, job));
+    listing_u64_or_none(list, "nodes", nodes_of(entry));
+    listing_double(list, "queue_s", queue_s(entry), short_duration(queue_s(entry), text));
+    listing_double(list, "boot_s", boot_s(entry), short_duration(boot_s(entry), text));
+    if (json)
+        json_member_double(&list->json, "launch_s", entry->told.is ? entry->told.launch_s : figures->launch_s);
+    listing_double(list, "run_s", run_s(entry, figures), short_duration(run_s(entry, figures), text));
+    listing_text(list, "progress", TABLE_PLAIN, progress);
+    if (failed && !json)
+        table_addf(&list->table, TABLE_PLAIN, "%s%slog: ckptbench logs %s", entry->verdict.note,
+                   *entry->verdict.note ? "; " : "", entry->run);
     else
-        table_add(table, TABLE_PLAIN, NULL);
-    table_add(table, TABLE_PLAIN, short_duration(queue_s(entry), text));
-    table_add(table, TABLE_PLAIN, short_duration(boot_s(entry), text));
-    table_add(table, TABLE_PLAIN, short_duration(run_s(entry, figures), text));
-    table_add(table, TABLE_PLAIN, progress);
-    add_note(table, entry);
-}
-
-static int write_table(struct cli *cli, const struct job_list *list, const struct figures *figures, struct cb_err *err)
-{
-    static const char *const headings[] = {"RUN", "STATE", "JOB", "NODES", "QUEUE", "BOOT", "RUN", "PROGRESS", "NOTE"};
-    static const char *const with_sites[] = {"RUN",   "SITE", "STATE", "JOB",      "NODES",
-                                             "QUEUE", "BOOT", "RUN",   "PROGRESS", "NOTE"};
-    struct table table;
-    bool sites = false;
-    for (size_t i = 0; i < list->count; i++)
-        sites = sites || job_entry_is_of_site(&list->items[i]);
-    table_init(&table, sites ? "llllrrrrll" : "lllrrrrll");
-    table_add_headings(&table, sites ? with_sites : headings);
-    for (size_t i = 0; i < list->count; i++)
-        add_line(&table, &list->items[i], &figures[i], sites);
-    int rc = table_write(&table, 0, cli->colour, &cli->out, err);
-    table_release(&table);
-    return rc;
+        listing_text(list, "note", TABLE_PLAIN, entry->verdict.note);
+    listing_end_row(list);
 }
 
 int job_status_write(struct cli *cli, const struct job_list *list, struct cb_err *err)
 {
+    static const char *const headings[] = {"RUN", "STATE", "JOB", "NODES", "QUEUE", "BOOT", "RUN", "PROGRESS", "NOTE"};
+    static const char *const with_site[] = {"RUN",   "SITE", "STATE", "JOB",      "NODES",
+                                            "QUEUE", "BOOT", "RUN",   "PROGRESS", "NOTE"};
+    struct listing listing;
     struct figures *figures = calloc(list->count + 1, sizeof *figures);
+    bool sites = false;
     if (!figures)
         return alloc_fail(err, "for %zu runs", list->count);
     int rc = read_figures(list, figures, err);
-    if (rc == 0)
-        rc = cli->json ? write_json(cli, list, figures, err) : write_table(cli, list, figures, err);
+    for (size_t i = 0; i < list->count; i++)
+        sites = sites || job_entry_is_of_site(&list->items[i]);
+    listing_init(&listing, cli, 2, sites ? "llllrrrrll" : "lllrrrrll", sites ? with_site : headings);
+    for (size_t i = 0; rc == 0 && i < list->count; i++)
+        add_line(&listing, &list->items[i], &figures[i], sites);
     free(figures);
-    return rc;
+    return listing_end(&listing, rc, err);
+}
+
+int job_status_write_submitted(struct cli *cli, const struct job_list *list, const char *sweep, const char *site,
+                               struct cb_err *err)
+{
+    struct json_writer json;
+    json_writer_init(&json, &cli->out, 2);
+    json_write_begin_object(&json);
+    json_member_text(&json, "sweep", sweep);
+    if (site)
+        json_member_text(&json, "site", site);
+    json_member_array(&json, "runs");
+    for (size_t i = 0; i < list->count; i++) {
+        json_write_begin_object(&json);
+        json_member_text(&json, "run", list->items[i].run);
+        json_member_text(&json, "job", *list->items[i].record.job ? list->items[i].record.job : NULL);
+        json_write_end_object(&json);
+    }
+    return cli_end_json(cli, &json, err);
 }
 
 /* ---- following ---- */
@@ -333,7 +292,7 @@ static void tell_changes(const struct job_list *list, enum job_state *told)
     }
 }
 
-static int follow(struct job_list *list, struct cb_err *err)
+int job_status_wait(struct cli *cli, struct job_list *list, struct cb_err *err)
 {
     uint64_t pause_ns = FIRST_LOOK_NS;
     enum job_state *told = calloc(list->count + 1, sizeof *told);
@@ -343,24 +302,19 @@ static int follow(struct job_list *list, struct cb_err *err)
         rc = job_list_sync(list, err);
         if (rc == 0 && list->broken)
             rc = cb_fail(err, CB_ERR_SYSTEM, "%s", list->trouble);
-        if (rc || job_list_is_final(list) || launch_was_stopped())
+        if (rc)
             break;
-        if (strcmp(trouble, list->trouble) != 0 && *list->trouble)
+        bool ends = job_list_is_final(list) || launch_was_stopped();
+        if (!ends && strcmp(trouble, list->trouble) != 0 && *list->trouble)
             log_info("%s: still trying", list->trouble);
         snprintf(trouble, sizeof trouble, "%s", list->trouble);
         tell_changes(list, told);
+        if (ends)
+            break;
         clock_sleep_ns(pause_ns);
         pause_ns = pause_ns * 3 / 2 < LONGEST_LOOK_NS ? pause_ns * 3 / 2 : LONGEST_LOOK_NS;
     }
-    if (rc == 0)
-        tell_changes(list, told);
     free(told);
-    return rc;
-}
-
-int job_status_wait(struct cli *cli, struct job_list *list, struct cb_err *err)
-{
-    int rc = follow(list, err);
     if (rc)
         return rc;
     if (launch_was_stopped())

@@ -9,6 +9,10 @@
 /* Appends the table, or the array with cli->json, of a list that has been synchronised. */
 int job_status_write(struct cli *cli, const struct job_list *list, struct cb_err *err) CB_MUST_CHECK;
 
+/* With cli->json: appends the document of submit, the runs and their jobs; `sweep` and `site` may be NULL. */
+int job_status_write_submitted(struct cli *cli, const struct job_list *list, const char *sweep, const char *site,
+                               struct cb_err *err) CB_MUST_CHECK;
+
 /* Synchronises until every run is final or the user interrupts; prints changes to stderr. Sets the exit code to that
  * of the runs. */
 int job_status_wait(struct cli *cli, struct job_list *list, struct cb_err *err) CB_MUST_CHECK;

@@ -12,8 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cli/listing.h"
 #include "cli/report/history_reading.h"
-#include "cli/report/table.h"
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/units.h"
@@ -336,24 +336,19 @@ static void member_text(struct json_writer *json, const char *key, const char *t
     json_member_text(json, key, *text ? text : NULL);
 }
 
-static void write_json_entry(struct json_writer *json, const struct pool_entry *entry)
+static void write_json_members(struct json_writer *json, const struct pool_entry *entry)
 {
     const struct pool *pool = &entry->pool;
-    const char *job = *entry->verdict.job ? entry->verdict.job : pool->job;
-    json_write_begin_object(json);
     member_text(json, "pool", pool->name);
     member_text(json, "id", pool->id);
     member_text(json, "mode", pool_mode_name(pool->mode));
     member_text(json, "state", pool_state_name(entry->verdict.state));
-    member_text(json, "job", job);
+    member_text(json, "job", *entry->verdict.job ? entry->verdict.job : pool->job);
     json_member_u64(json, "node_count", pool->nodes);
     member_text(json, "nodes", entry->usage.nodes);
-    json_write_key(json, "created");
-    json_write_date(json, pool->created_wall_ns);
-    json_write_key(json, "expires");
-    json_write_date(json, pool->expires_wall_ns);
-    json_write_key(json, "ended");
-    json_write_date(json, entry->has_end ? entry->end.at_wall_ns : 0);
+    json_member_date(json, "created", pool->created_wall_ns);
+    json_member_date(json, "expires", pool->expires_wall_ns);
+    json_member_date(json, "ended", entry->has_end ? entry->end.at_wall_ns : 0);
     json_member_double(json, "period_s", (double)pool->period_ns / (double)NS_PER_S);
     json_member_double(json, "budget_node_hours", node_hours(pool->budget_node_ns));
     json_member_double(json, "node_hours", node_hours(entry->usage.node_ns));
@@ -365,24 +360,11 @@ static void write_json_entry(struct json_writer *json, const struct pool_entry *
     json_member_u64(json, "waiting", entry->waiting);
     json_member_double(json, "saved_s", entry->saved_s);
     member_text(json, "note", entry->verdict.note);
-    json_write_end_object(json);
 }
 
-static int write_json(struct cli *cli, const struct pool_list *self, struct cb_err *err)
+static void add_cells(struct table *table, const struct pool_entry *entry)
 {
-    struct json_writer json;
-    json_writer_init(&json, &cli->out, 2);
-    json_write_begin_array(&json);
-    for (size_t i = 0; i < self->count; i++)
-        if (is_shown(&self->items[i]))
-            write_json_entry(&json, &self->items[i]);
-    json_write_end_array(&json);
-    return cli_end_json(cli, err);
-}
-
-static void add_line(struct table *table, const struct pool_entry *entry)
-{
-    char date[21], saved[32];
+    char date[21], saved[32], waiting[40] = "";
     const struct pool *pool = &entry->pool;
     bool bad = entry->verdict.give_up || entry->usage.failures;
     table_add(table, TABLE_BOLD, pool->name);
@@ -396,25 +378,27 @@ static void add_line(struct table *table, const struct pool_entry *entry)
     table_add(table, TABLE_PLAIN,
               entry->saved_s > 0 ? units_format_duration(entry->saved_s * (double)NS_PER_S, saved) : NULL);
     if (entry->waiting)
-        table_addf(table, TABLE_PLAIN, "%zu in the spool%s%s", entry->waiting, *entry->verdict.note ? "; " : "",
-                   entry->verdict.note);
-    else
-        table_add(table, TABLE_PLAIN, entry->verdict.note);
+        snprintf(waiting, sizeof waiting, "%zu in the spool%s", entry->waiting, *entry->verdict.note ? "; " : "");
+    table_addf(table, TABLE_PLAIN, "%s%s", waiting, entry->verdict.note);
 }
 
 int pool_list_write(struct cli *cli, const struct pool_list *self, struct cb_err *err)
 {
     static const char *const headings[] = {"POOL",  "MODE",       "STATE", "JOB",   "NODES",
                                            "UNTIL", "NODE-HOURS", "RUNS",  "SAVED", "NOTE"};
-    struct table table;
-    if (cli->json)
-        return write_json(cli, self, err);
-    table_init(&table, "llllrlrrrl");
-    table_add_headings(&table, headings);
-    for (size_t i = 0; i < self->count; i++)
-        if (is_shown(&self->items[i]))
-            add_line(&table, &self->items[i]);
-    int rc = table_write(&table, 0, cli->colour, &cli->out, err);
-    table_release(&table);
-    return rc;
+    struct listing list;
+    listing_init(&list, cli, 2, "llllrlrrrl", headings);
+    if (self->count == 0)
+        list.if_empty = "no pools; `ckptbench warm start POOL nodes=2 for=2h` makes one";
+    for (size_t i = 0; i < self->count; i++) {
+        if (!is_shown(&self->items[i]))
+            continue;
+        listing_begin_row(&list);
+        if (cli->json)
+            write_json_members(&list.json, &self->items[i]);
+        else
+            add_cells(&list.table, &self->items[i]);
+        listing_end_row(&list);
+    }
+    return listing_end(&list, 0, err);
 }

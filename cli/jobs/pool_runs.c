@@ -18,33 +18,24 @@
 
 /* ---- choosing ---- */
 
-/* A hold pool with a recent heartbeat of its waiter accepts runs, whatever Slurm reports. */
-static bool is_at_work(const struct pool_entry *entry)
-{
-    uint64_t now_ns = clock_wall_ns(), seen_ns = entry->usage.seen_wall_ns;
-    return entry->pool.mode == POOL_HOLD && !entry->has_end && !pool_is_stopping(entry->folder) && seen_ns <= now_ns &&
-           now_ns - seen_ns < AT_WORK_NS;
-}
-
-static bool choose_at_work(const char *name, struct pool_entry *chosen)
-{
-    struct pool_list list;
-    struct pool_entry *entry;
-    bool found =
-        pool_list_glance(&list, NULL) == 0 && pool_list_find(&list, name, &entry, NULL) == 0 && is_at_work(entry);
-    if (found)
-        *chosen = *entry;
-    pool_list_release(&list);
-    return found;
-}
-
 int pool_choose(struct slurm_client *client, const char *name, struct pool_entry *chosen, struct cb_err *err)
 {
     struct pool_list list;
     struct pool_entry *entry;
-    if (choose_at_work(name, chosen))
+    bool at_work = false;
+    int rc = pool_list_glance(&list, NULL);
+    if (rc == 0 && pool_list_find(&list, name, &entry, NULL) == 0) {
+        /* A hold pool with a recent heartbeat of its waiter accepts runs, whatever Slurm reports. */
+        uint64_t now_ns = clock_wall_ns(), seen_ns = entry->usage.seen_wall_ns;
+        at_work = entry->pool.mode == POOL_HOLD && !entry->has_end && !pool_is_stopping(entry->folder) &&
+                  seen_ns <= now_ns && now_ns - seen_ns < AT_WORK_NS;
+        if (at_work)
+            *chosen = *entry;
+    }
+    pool_list_release(&list);
+    if (at_work)
         return 0;
-    int rc = pool_list_load(&list, client, err);
+    rc = pool_list_load(&list, client, err);
     if (rc == 0 && *list.trouble)
         rc = cb_fail(err, CB_ERR_SYSTEM, "%s", list.trouble);
     if (rc == 0)
@@ -58,15 +49,9 @@ int pool_choose(struct slurm_client *client, const char *name, struct pool_entry
     return rc;
 }
 
-static uint64_t nodes_of(const struct experiment *experiment)
-{
-    uint64_t nodes = experiment_u64(experiment, OPT_NODES);
-    return nodes ? nodes : 1;
-}
-
 int pool_check_run(const struct pool_entry *pool, const struct experiment *experiment, struct cb_err *err)
 {
-    uint64_t nodes = nodes_of(experiment);
+    uint64_t nodes = experiment_u64(experiment, OPT_NODES);
     if (nodes > pool->pool.nodes)
         return cb_fail(err, CB_ERR_USAGE, "nodes=%" PRIu64 ", and pool %s has %" PRIu64, nodes, pool->pool.name,
                        pool->pool.nodes);
@@ -175,10 +160,10 @@ int pool_put_run(const struct pool_entry *pool, const char *run, const char *run
 
 /* ---- looking ---- */
 
-static const struct slurm_job *find_job(const struct slurm_jobs *jobs, const char *id, const char *name)
+static const struct slurm_job *find_job(const struct slurm_jobs *jobs, const char *id)
 {
     for (size_t i = jobs ? jobs->count : 0; i-- > 0;)
-        if (*id ? strcmp(jobs->items[i].id, id) == 0 : strcmp(jobs->items[i].name, name) == 0)
+        if (strcmp(jobs->items[i].id, id) == 0)
             return &jobs->items[i];
     return NULL;
 }
@@ -216,30 +201,11 @@ static void look_at_waiting(const char *folder, const struct slurm_jobs *jobs, s
              pool_state_name(verdict.state), found->ticket.before);
 }
 
-static void look_at_claimed(const struct slurm_jobs *jobs, struct pool_run *found)
-{
-    const struct slurm_job *own = find_job(jobs, found->ticket.job, "");
-    found->known = own != NULL;
-    if (!own)
-        return;
-    found->job = *own;
-    found->job.node_count = 0; /* had the pool's number, not the run's */
-}
-
-static void look_at_done(struct pool_run *found)
-{
-    struct slurm_job *job = &found->job;
-    set_state(job, found->ticket.exit_status ? SLURM_FAILED : SLURM_COMPLETED);
-    job->exit_status = (int)found->ticket.exit_status;
-    job->end_s = found->ticket.ended_wall_ns / NS_PER_S;
-    job->has_details = true;
-    snprintf(job->reason, sizeof job->reason, "%.255s", found->ticket.note);
-}
-
 void pool_look_at_run(const struct job_record *record, const char *run, const struct slurm_jobs *jobs,
                       struct pool_run *found)
 {
     struct buf folder;
+    struct slurm_job *job = &found->job;
     *found = (struct pool_run){0};
     buf_init(&folder, PATH_MAX);
     int rc = pool_folder(record->pool, &folder, NULL);
@@ -247,18 +213,27 @@ void pool_look_at_run(const struct job_record *record, const char *run, const st
         rc = spool_find(folder.data, run, &found->ticket, NULL);
     found->nowhere = rc == CB_ERR_NOT_FOUND;
     found->known = rc == 0;
-    if (rc == 0 && found->ticket.state == TICKET_WAITS)
+    if (rc == 0 && found->ticket.state == TICKET_WAITS) {
         look_at_waiting(folder.data, jobs, found);
-    else if (rc == 0 && found->ticket.state == TICKET_CLAIMED)
-        look_at_claimed(jobs, found);
-    else if (rc == 0 && found->ticket.state == TICKET_DONE)
-        look_at_done(found);
-    else if (rc == 0)
-        set_state(&found->job, SLURM_CANCELLED);
-    if (rc == 0 && found->ticket.state == TICKET_RETURNED)
-        snprintf(found->why, sizeof found->why, "%s", found->ticket.note);
+    } else if (rc == 0 && found->ticket.state == TICKET_CLAIMED) {
+        const struct slurm_job *own = find_job(jobs, found->ticket.job);
+        found->known = own != NULL;
+        if (own) {
+            *job = *own;
+            job->node_count = 0; /* had the pool's number, not the run's */
+        }
+    } else if (rc == 0 && found->ticket.state == TICKET_DONE) {
+        set_state(job, found->ticket.exit_status ? SLURM_FAILED : SLURM_COMPLETED);
+        job->exit_status = (int)found->ticket.exit_status;
+        job->end_s = found->ticket.ended_wall_ns / NS_PER_S;
+        job->has_details = true;
+        snprintf(job->reason, sizeof job->reason, "%.255s", found->ticket.note);
+    } else if (rc == 0) {
+        set_state(job, SLURM_CANCELLED);
+        if (found->ticket.state == TICKET_RETURNED)
+            snprintf(found->why, sizeof found->why, "%s", found->ticket.note);
+    }
     buf_release(&folder);
-    struct slurm_job *job = &found->job;
     snprintf(job->id, sizeof job->id, "%s", found->ticket.job);
     job->submit_s = found->ticket.put_wall_ns / NS_PER_S;
     job->start_s = found->ticket.started_wall_ns / NS_PER_S;

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -13,11 +12,13 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "cli/jobs/site_command.h"
 #include "core/child.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/process.h"
 #include "core/units.h"
+#include "core/version.h"
 #include "run/run_folder.h"
 
 #define LOOK_EVERY_NS (200 * NS_PER_MS)
@@ -25,6 +26,7 @@
 #define END_GRACE_NS (10 * NS_PER_S)
 /* If the agent was stopped by a signal for this long, it is ended: its ranks exit after 10 s without a sign of life. */
 #define STANDSTILL_LIMIT_NS (15 * NS_PER_S)
+#define VERSION_NS (10 * NS_PER_S)
 #define BAR_CELLS 20
 
 /* Written by the signal handler: number of stop requests, and the last signal. */
@@ -37,23 +39,13 @@ static void count_signal(int number)
     stop_signal = number;
 }
 
-static void catch_signals(int flags)
+void launch_catch_signals(bool only_first)
 {
-    struct sigaction action = {.sa_handler = count_signal, .sa_flags = flags};
+    struct sigaction action = {.sa_handler = count_signal, .sa_flags = only_first ? (int)SA_RESETHAND : 0};
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGHUP, &action, NULL);
-}
-
-void launch_catch_signals(void)
-{
-    catch_signals(0);
-}
-
-void launch_catch_first_signal(void)
-{
-    catch_signals((int)SA_RESETHAND);
 }
 
 bool launch_was_stopped(void)
@@ -61,13 +53,30 @@ bool launch_was_stopped(void)
     return stop_count > 0;
 }
 
-/* ---- the bar ---- */
+/* ---- the agent ---- */
 
-static int terminal_columns(void)
+/* Its release is checked before anything is planned, so that a run does not fail only after waiting in a queue. */
+int agent_program_find(char path[PATH_MAX], struct cb_err *err)
 {
-    struct winsize size;
-    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+    if (!process_find_program("ckptbench-agent", path))
+        return cb_fail(err, CB_ERR_NOT_FOUND, "ckptbench-agent is neither beside ckptbench nor in PATH");
+    const struct child_options options = {
+        .argv = (const char *const[]){path, "--version", NULL}, .stdin_fd = -1, .stdout_fd = -1, .stderr_fd = -1};
+    char version[32] = "", commit[64] = "";
+    struct buf answer;
+    buf_init(&answer, 4096);
+    bool said = child_capture(&options, VERSION_NS, &answer, NULL) == 0 &&
+                remote_parse_version(answer.data, version, commit, NULL) == 0;
+    buf_release(&answer);
+    if (!said || strcmp(version, version_text()) == 0)
+        return 0;
+    return cb_fail(err, CB_ERR_UNSUPPORTED,
+                   "%s is of release %s (%s), and this is ckptbench %s (%s): install ckptbench, ckptbench-agent and "
+                   "ckptbench-worker of one release",
+                   path, version, commit, version_text(), version_commit());
 }
+
+/* ---- the bar ---- */
 
 /* "━━━━━━━━━━━━╸         61 %   2.05 GiB/s   slowest rank 2   eta 2 s" */
 static void print_bytes(const struct progress *progress, struct buf *out)
@@ -126,6 +135,7 @@ static void write_stderr(const char *text, size_t len)
 static void show_progress(const struct launch *launch, uint32_t attempts_before)
 {
     struct progress progress;
+    struct winsize size;
     struct buf line;
     char path[PATH_MAX];
     uint32_t attempt;
@@ -136,7 +146,8 @@ static void show_progress(const struct launch *launch, uint32_t attempts_before)
         return;
     buf_init(&line, 4096);
     buf_append_text(&line, "\r\033[K");
-    if (terminal_columns() >= 60)
+    bool is_wide = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || size.ws_col >= 60;
+    if (is_wide)
         buf_append_text(&line, launch->prefix);
     print_progress(&progress, &line);
     write_stderr(line.data, line.len);
@@ -246,17 +257,6 @@ static bool is_sealed(const struct launch *launch, uint32_t attempts_before)
     return len < (int)sizeof path && manifest_read(path, &manifest, NULL) != CB_ERR_NOT_FOUND;
 }
 
-static int start_agent(const struct launch *launch, struct child *agent, struct cb_err *err)
-{
-    char path[PATH_MAX];
-    const char *program = process_find_program("ckptbench-agent", path) ? path : "ckptbench-agent";
-    const char *const argv[] = {program, "run", launch->folder, NULL};
-    const struct child_options options = {
-        .argv = argv, .stdin_fd = -1, .stdout_fd = STDERR_FILENO, .stderr_fd = -1}; /* stdout is our output */
-    int rc = child_start(agent, &options, err);
-    return rc ? cb_context(err, "ckptbench-agent belongs beside ckptbench, or into PATH") : 0;
-}
-
 /* Runs the agent; the caller holds the lock of the folder. */
 static int run_locked(const struct launch *launch, struct cb_err *err)
 {
@@ -270,8 +270,14 @@ static int run_locked(const struct launch *launch, struct cb_err *err)
         rc = history_set_state(launch->history, launch->run, "running", err);
     if (rc)
         return rc;
-    rc = start_agent(launch, &agent, &why);
+    char path[PATH_MAX];
+    const char *program = process_find_program("ckptbench-agent", path) ? path : "ckptbench-agent";
+    const char *const argv[] = {program, "run", launch->folder, NULL};
+    const struct child_options options = {
+        .argv = argv, .stdin_fd = -1, .stdout_fd = STDERR_FILENO, .stderr_fd = -1}; /* stdout is our output */
+    rc = child_start(&agent, &options, &why);
     if (rc) {
+        cb_context(&why, "ckptbench-agent belongs beside ckptbench, or into PATH");
         rc = seal(launch, attempts_before, OUTCOME_INFRASTRUCTURE, why.message, err);
         return rc ? rc : history_ingest(launch->history, launch->folder, &ingested, err);
     }

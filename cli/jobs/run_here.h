@@ -2,16 +2,20 @@
 #ifndef CLI_JOBS_RUN_HERE_H
 #define CLI_JOBS_RUN_HERE_H
 
+#include <limits.h>
 #include <stdbool.h>
 
 #include "core/err.h"
 #include "db/history.h"
 
 /* Counts SIGINT and SIGTERM from now on: the first lets the run end in order, the second ends it at once. */
-void launch_catch_signals(void);
-/* Catches only the first signal; the second ends this program as if it were not caught. */
-void launch_catch_first_signal(void);
+void launch_catch_signals(bool only_first); /* then the second ends this program as if it were not caught */
 bool launch_was_stopped(void);
+
+/* The absolute path of ckptbench-agent beside this program, else in PATH. CB_ERR_NOT_FOUND, or CB_ERR_UNSUPPORTED if
+ * it is of another release. An agent that cannot print its release is accepted: its libraries may exist only on the
+ * nodes. */
+int agent_program_find(char path[PATH_MAX], struct cb_err *err) CB_MUST_CHECK;
 
 struct launch {
     const char *run;    /* its id */

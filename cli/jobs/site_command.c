@@ -274,9 +274,3 @@ int remote_check_version(struct remote *self, struct cb_err *err)
         log_verbose("site %s has %s (%s), this is (%s)", name, version, commit, version_commit());
     return 0;
 }
-
-int remote_run_folder(const struct remote *self, const char *run, struct buf *path, struct cb_err *err)
-{
-    buf_printf(path, "%s/runs/%s", site_text(&self->site, SITE_HOME), run);
-    return buf_check(path, "the path of a run folder", err);
-}

@@ -60,7 +60,4 @@ char *remote_reason(const struct transport_answer *answer, char *text, size_t by
 /* Logs what the remote program printed to stderr. */
 void remote_tell(const struct remote *self, const struct transport_answer *answer);
 
-/* SITE_HOME/runs/RUN on the site. */
-int remote_run_folder(const struct remote *self, const char *run, struct buf *path, struct cb_err *err) CB_MUST_CHECK;
-
 #endif

@@ -35,18 +35,6 @@ static int check_fetched(const char *folder, const char *run, struct cb_err *err
     return rc;
 }
 
-/* Replaces the planned folder by the fetched one. */
-static int swap_folders(const char *fetched, const char *folder, const char *old, struct cb_err *err)
-{
-    run_folder_discard(old);
-    if (rename(folder, old) < 0 && errno != ENOENT)
-        return cb_fail_errno(err, errno, "making room for %s", folder);
-    if (rename(fetched, folder) < 0)
-        return cb_fail_errno(err, errno, "naming %s", folder);
-    run_folder_discard(old);
-    return 0;
-}
-
 /* ---- one run ---- */
 
 /* The run was fetched before but not ingested; its folder is sufficient. */
@@ -66,11 +54,11 @@ static void begin(struct history *history, struct remote_fetch *item)
     bool ingested;
     item->lock_fd = -1;
     item->is_wanted = false;
-    if (is_here(item->folder)) {
-        item->rc = history_ingest(history, item->folder, &ingested, &item->why);
+    if (is_here(item->entry->folder)) {
+        item->rc = history_ingest(history, item->entry->folder, &ingested, &item->why);
         return;
     }
-    item->rc = job_folder_lock(item->folder, &item->lock_fd, &item->why);
+    item->rc = job_folder_lock(item->entry->folder, &item->lock_fd, &item->why);
     item->is_wanted = item->rc == CB_ERR_NOT_FOUND || (item->rc == 0 && item->lock_fd >= 0);
     if (item->rc == CB_ERR_NOT_FOUND) /* the folder to lock does not exist yet */
         item->rc = 0;
@@ -80,23 +68,30 @@ static int settle(struct remote *remote, struct history *history, const char *as
 {
     char fetched[PATH_MAX], old[PATH_MAX];
     bool ingested;
-    if (path_format(fetched, sizeof fetched, &item->why, "%s/%s", aside, item->run) ||
-        path_format(old, sizeof old, &item->why, "%s/runs/.old-%s", history_folder(history), item->run))
+    if (path_format(fetched, sizeof fetched, &item->why, "%s/%s", aside, item->entry->run) ||
+        path_format(old, sizeof old, &item->why, "%s/runs/.old-%s", history_folder(history), item->entry->run))
         return CB_ERR_USAGE;
-    int rc = check_fetched(fetched, item->run, &item->why);
+    int rc = check_fetched(fetched, item->entry->run, &item->why);
     if (rc == 0)
         rc = history_mark_folder(fetched, remote->site.name, &item->why);
+    if (rc == 0) { /* the fetched folder replaces the planned one */
+        run_folder_discard(old);
+        if (rename(item->entry->folder, old) < 0 && errno != ENOENT)
+            rc = cb_fail_errno(&item->why, errno, "making room for %s", item->entry->folder);
+        else if (rename(fetched, item->entry->folder) < 0)
+            rc = cb_fail_errno(&item->why, errno, "naming %s", item->entry->folder);
+        else
+            run_folder_discard(old);
+    }
     if (rc == 0)
-        rc = swap_folders(fetched, item->folder, old, &item->why);
-    if (rc == 0)
-        rc = history_ingest(history, item->folder, &ingested, &item->why);
+        rc = history_ingest(history, item->entry->folder, &ingested, &item->why);
     return rc;
 }
 
 static void clear_aside(const char *aside, const struct remote_fetch *item)
 {
     char fetched[PATH_MAX];
-    if (snprintf(fetched, sizeof fetched, "%s/%s", aside, item->run) < (int)sizeof fetched)
+    if (snprintf(fetched, sizeof fetched, "%s/%s", aside, item->entry->run) < (int)sizeof fetched)
         run_folder_discard(fetched);
 }
 
@@ -113,12 +108,13 @@ static void get_one_by_one(struct remote *remote, const char *parent, const char
         if (!items[i].is_wanted)
             continue;
         clear_aside(aside, &items[i]);
+        const char *run = items[i].entry->run;
         if (in_a_row >= 2 && broken) {
             items[i].rc = broken->rc;
             items[i].why = broken->why;
             continue;
         }
-        items[i].rc = remote->transport->get_folders(remote->transport, parent, &items[i].run, 1, aside, &items[i].why);
+        items[i].rc = remote->transport->get_folders(remote->transport, parent, &run, 1, aside, &items[i].why);
         bool is_broken = items[i].rc == CB_ERR_SYSTEM || items[i].rc == CB_ERR_TIMEOUT;
         in_a_row = is_broken ? in_a_row + 1 : 0;
         broken = is_broken ? &items[i] : NULL;
@@ -134,7 +130,7 @@ static void get_all(struct remote *remote, const char *aside, struct remote_fetc
         if (!items[i].is_wanted)
             continue;
         clear_aside(aside, &items[i]);
-        names[wanted++] = items[i].run;
+        names[wanted++] = items[i].entry->run;
     }
     snprintf(parent, sizeof parent, "%.4000s/runs", site_text(&remote->site, SITE_HOME));
     if (wanted && remote->transport->get_folders(remote->transport, parent, names, wanted, aside, NULL))

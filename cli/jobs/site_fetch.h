@@ -6,14 +6,16 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "cli/jobs/job_list.h"
 #include "cli/jobs/site_command.h"
 #include "core/err.h"
 #include "db/history.h"
 
-/* A run that has ended on the site. `rc` and `why` are its result; lock_fd and is_wanted are private to
- * site_fetch.c. */
+/* A run that has ended on the site, and the site's line about it. `rc` and `why` are its result; lock_fd and is_wanted
+ * are private to site_fetch.c. */
 struct remote_fetch {
-    const char *run, *folder; /* id, and folder on this machine; borrowed */
+    struct job_entry *entry;
+    const struct json_value *line;
     int rc;
     struct cb_err why;
     int lock_fd;

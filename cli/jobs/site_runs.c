@@ -56,22 +56,17 @@ void remote_sites_release(struct remote_sites *self)
 
 /* ---- words ---- */
 
-/* Runs as words for the site, terminated by NULL; members of a sweep are replaced by the sweep's id, given once, if
- * allowed. */
+/* Names of runs as words for the site; members of a sweep are replaced by the sweep's id, given once, if allowed. */
 struct words {
     char (*texts)[WORD_BYTES];
     const char **items;
     size_t count;
 };
 
-static int words_init(struct words *self, size_t room, const char *verb, struct cb_err *err)
+static int words_init(struct words *self, size_t room, struct cb_err *err)
 {
-    *self = (struct words){.texts = calloc(room + 1, sizeof *self->texts), .items = calloc(room + 4, sizeof(char *))};
-    if (!self->texts || !self->items)
-        return alloc_fail(err, "for the names of %zu runs", room);
-    self->items[self->count++] = verb;
-    self->items[self->count++] = "--json";
-    return 0;
+    *self = (struct words){.texts = calloc(room + 1, sizeof *self->texts), .items = calloc(room + 1, sizeof(char *))};
+    return self->texts && self->items ? 0 : alloc_fail(err, "for the names of %zu runs", room);
 }
 
 static void words_release(struct words *self)
@@ -82,13 +77,30 @@ static void words_release(struct words *self)
 
 static void words_add(struct words *self, const char *run, bool whole_sweep)
 {
-    char *text = self->texts[self->count - 2];
+    char *text = self->texts[self->count];
     const char *dot = whole_sweep ? strrchr(run, '.') : NULL;
     snprintf(text, WORD_BYTES, "%.*s", (int)(dot ? dot - run : (ptrdiff_t)strlen(run)), run);
-    for (size_t i = 2; i < self->count; i++)
+    for (size_t i = 0; i < self->count; i++)
         if (strcmp(self->items[i], text) == 0)
             return;
     self->items[self->count++] = text;
+}
+
+/* Runs `verb` with the words on the site; `lines` is the array that it answers. */
+static int ask(struct remote *remote, const char *verb, const char *const *words, size_t count,
+               struct json_value **lines, char trouble[512], struct cb_err *err)
+{
+    const char **all = calloc(count + 3, sizeof *all);
+    if (!all)
+        return alloc_fail(err, "for %zu words", count);
+    all[0] = verb;
+    all[1] = "--json";
+    if (count)
+        memcpy(all + 2, words, count * sizeof *words);
+    const struct remote_call call = {.words = all, .timeout_ns = REMOTE_LONG_NS};
+    int rc = remote_ask(remote, &call, lines, trouble, err);
+    free(all);
+    return rc;
 }
 
 /* Checks the name of a remote run, because it becomes the name of a local folder. */
@@ -170,20 +182,13 @@ static int read_experiment(const struct json_value *line, const char *origin, st
 }
 
 /* A run that has ended at the site stays unfinished here until it has been fetched. */
-static int take_state(struct history *history, const struct json_value *line, const char *run, struct cb_err *err)
-{
-    const char *name;
-    enum job_state state;
-    bool goes_on = json_as_text(json_get(line, "state"), &name) && job_state_find(name, &state) &&
-                   state != JOB_PLANNED && !job_state_is_final(state);
-    return goes_on ? history_set_state(history, run, name, err) : 0;
-}
-
 static int plan(struct history *history, const struct remote *remote, const struct json_value *line, const char *run,
                 const char *folder, const struct experiment *experiment, struct file_batch *batch, struct cb_err *err)
 {
     struct planned_run row = {
         .run = run, .folder = folder, .experiment = experiment, .site = remote->site.name, .batch = batch};
+    const char *name;
+    enum job_state state;
     if (!json_as_text(json_get(line, "sweep"), &row.sweep))
         row.sweep = NULL;
     int rc = json_need_u64(line, "block", &row.block, err);
@@ -197,7 +202,9 @@ static int plan(struct history *history, const struct remote *remote, const stru
         rc = 0;
     if (rc == 0)
         rc = history_plan_run(history, &row, err);
-    return rc ? rc : take_state(history, line, run, err);
+    bool goes_on = json_as_text(json_get(line, "state"), &name) && job_state_find(name, &state) &&
+                   state != JOB_PLANNED && !job_state_is_final(state);
+    return rc || !goes_on ? rc : history_set_state(history, run, name, err);
 }
 
 static int take_line(struct history *history, const struct remote *remote, const struct json_value *line,
@@ -223,70 +230,32 @@ static int take_line(struct history *history, const struct remote *remote, const
     return rc ? cb_context(err, "taking in run %s of site %s", run, remote->site.name) : 0;
 }
 
-static int take_lines(struct history *history, const struct remote *remote, const struct json_value *lines,
-                      struct cb_err *err)
+/* Adds the runs that `list` names with these words. */
+static int take_listed(struct remote *remote, struct history *history, const char *const *words, size_t count,
+                       struct cb_err *err)
 {
+    struct json_value *lines = NULL;
     struct file_batch batch = {0};
-    int rc = history_begin(history, err);
+    char trouble[512];
+    int rc = ask(remote, "list", words, count, &lines, trouble, err);
     if (rc)
         return rc;
-    for (size_t i = 0; rc == 0 && i < json_count(lines); i++)
-        rc = take_line(history, remote, json_at(lines, i), &batch, err);
-    if (rc == 0)
-        rc = file_batch_commit(&batch, err);
-    file_batch_release(&batch);
-    return history_end(history, rc, err);
-}
-
-/* Adds names in `lines` that are unknown here to the words of `list`. */
-static int unknown_words(const struct remote *remote, struct history *history, const struct json_value *lines,
-                         struct words *words, struct cb_err *err)
-{
-    int rc = words_init(words, json_count(lines), "list", err);
-    for (size_t i = 0; rc == 0 && i < json_count(lines); i++) {
-        const char *run;
-        bool known;
-        rc = need_run_name(remote, json_at(lines, i), &run, err);
+    rc = history_begin(history, err);
+    if (rc == 0) {
+        for (size_t i = 0; rc == 0 && i < json_count(lines); i++)
+            rc = take_line(history, remote, json_at(lines, i), &batch, err);
         if (rc == 0)
-            rc = is_known(history, run, &known, err);
-        if (rc == 0 && !known)
-            words_add(words, run, true);
+            rc = file_batch_commit(&batch, err);
+        file_batch_release(&batch);
+        rc = history_end(history, rc, err);
     }
-    return rc;
-}
-
-static int ask_status(struct remote *remote, const char *const *words, size_t count, struct json_value **lines,
-                      char trouble[512], struct cb_err *err)
-{
-    const char **all = calloc(count + 3, sizeof *all);
-    if (!all)
-        return alloc_fail(err, "for %zu words", count);
-    all[0] = "status";
-    all[1] = "--json";
-    memcpy(all + 2, words, count * sizeof *words);
-    const struct remote_call call = {.words = all, .timeout_ns = REMOTE_LONG_NS};
-    int rc = remote_ask(remote, &call, lines, trouble, err);
-    free(all);
-    return rc;
-}
-
-/* `words` is a command line of list. */
-static int take_listed(struct remote *remote, struct history *history, const char *const *words, struct cb_err *err)
-{
-    const struct remote_call call = {.words = words, .timeout_ns = REMOTE_LONG_NS};
-    struct json_value *lines = NULL;
-    char trouble[512];
-    int rc = remote_ask(remote, &call, &lines, trouble, err);
-    if (rc == 0)
-        rc = take_lines(history, remote, lines, err);
     json_value_free(lines);
     return rc;
 }
 
 int remote_runs_take_named(struct remote *remote, struct history *history, const char *name, struct cb_err *err)
 {
-    const char *const words[] = {"list", "--json", name, NULL};
-    return take_listed(remote, history, words, err);
+    return take_listed(remote, history, &name, 1, err);
 }
 
 int remote_runs_take(struct remote *remote, struct history *history, const char *const *words, size_t count,
@@ -295,11 +264,20 @@ int remote_runs_take(struct remote *remote, struct history *history, const char 
     struct json_value *lines = NULL;
     struct words unknown = {0};
     char trouble[512];
-    int rc = ask_status(remote, words, count, &lines, trouble, err);
+    int rc = ask(remote, "status", words, count, &lines, trouble, err);
     if (rc == 0)
-        rc = unknown_words(remote, history, lines, &unknown, err);
-    if (rc == 0 && unknown.count > 2)
-        rc = take_listed(remote, history, unknown.items, err);
+        rc = words_init(&unknown, json_count(lines), err);
+    for (size_t i = 0; rc == 0 && i < json_count(lines); i++) {
+        const char *run;
+        bool known;
+        rc = need_run_name(remote, json_at(lines, i), &run, err);
+        if (rc == 0)
+            rc = is_known(history, run, &known, err);
+        if (rc == 0 && !known)
+            words_add(&unknown, run, true);
+    }
+    if (rc == 0 && unknown.count)
+        rc = take_listed(remote, history, unknown.items, unknown.count, err);
     words_release(&unknown);
     json_value_free(lines);
     return rc;
@@ -344,41 +322,12 @@ static int follow_state(struct job_list *list, struct job_entry *entry, struct c
     return rc;
 }
 
-/* Runs that have ended at the site, in the order of its answer. */
-struct ends {
-    struct remote_fetch *fetches;
-    struct job_entry **entries; /* with the same index */
-    const struct json_value **lines;
-    size_t count;
-};
-
-static int ends_init(struct ends *self, size_t room, struct cb_err *err)
-{
-    *self = (struct ends){.fetches = calloc(room + 1, sizeof *self->fetches),
-                          .entries = calloc(room + 1, sizeof *self->entries),
-                          .lines = calloc(room + 1, sizeof *self->lines)};
-    return self->fetches && self->entries && self->lines ? 0 : alloc_fail(err, "to fetch %zu runs", room);
-}
-
-static void ends_release(struct ends *self)
-{
-    free(self->fetches);
-    free(self->entries);
-    free(self->lines);
-}
-
-static void ends_add(struct ends *self, struct job_entry *entry, const struct json_value *line)
-{
-    self->fetches[self->count] = (struct remote_fetch){.run = entry->run, .folder = entry->folder};
-    self->entries[self->count] = entry;
-    self->lines[self->count++] = line;
-}
-
 /* A run that cannot be fetched (yet) stays unfinished here, with the reason. */
 static int take_end(struct remote *remote, struct job_list *list, const struct remote_fetch *fetched,
-                    struct job_entry *entry, const struct json_value *line, struct cb_err *err)
+                    struct cb_err *err)
 {
     int rc = fetched->rc;
+    struct job_entry *entry = fetched->entry;
     const char *why = fetched->why.message;
     if (rc == CB_ERR_NO_SPACE || rc == CB_ERR_MEMORY)
         return cb_fail(err, rc, "fetching run %s from site %s: %s", entry->run, remote->site.name, why);
@@ -387,34 +336,21 @@ static int take_end(struct remote *remote, struct job_list *list, const struct r
         snprintf(entry->verdict.note, sizeof entry->verdict.note, "ended, and not fetched yet: %.400s", why);
         return follow_state(list, entry, err);
     }
-    copy_text(line, "outcome", entry->outcome, sizeof entry->outcome);
+    copy_text(fetched->line, "outcome", entry->outcome, sizeof entry->outcome);
     snprintf(entry->known_state, sizeof entry->known_state, "%s", job_state_name(entry->verdict.state));
     job_entry_look(entry);
     entry->is_final = true;
     return 0;
 }
 
-static int take_ends(struct remote *remote, struct job_list *list, struct ends *ends, struct cb_err *err)
+/* Whether it is an unfinished run of the site. */
+static bool is_of(const struct job_entry *entry, const struct remote *remote)
 {
-    int rc = 0;
-    remote_fetch(remote, list->history, ends->fetches, ends->count);
-    for (size_t i = 0; rc == 0 && i < ends->count; i++)
-        rc = take_end(remote, list, &ends->fetches[i], ends->entries[i], ends->lines[i], err);
-    return rc;
+    return job_entry_is_away(entry) && strcmp(entry->site, remote->site.name) == 0;
 }
 
-static struct job_entry *find_entry(struct job_list *list, const struct remote *remote, const char *run)
-{
-    for (size_t i = 0; i < list->count; i++)
-        if (strcmp(list->items[i].run, run) == 0)
-            return job_entry_is_away(&list->items[i]) && strcmp(list->items[i].site, remote->site.name) == 0
-                       ? &list->items[i]
-                       : NULL;
-    return NULL;
-}
-
-static int take_status(struct remote *remote, struct job_list *list, const struct json_value *line, struct ends *ends,
-                       struct cb_err *err)
+static int take_status(struct remote *remote, struct job_list *list, const struct json_value *line,
+                       struct remote_fetch *ends, size_t *end_count, struct cb_err *err)
 {
     const char *run, *name;
     enum job_state state;
@@ -423,8 +359,11 @@ static int take_status(struct remote *remote, struct job_list *list, const struc
         rc = json_need_text(line, "state", &name, err);
     if (rc)
         return rc;
-    struct job_entry *entry = find_entry(list, remote, run);
-    if (!entry)
+    size_t i = 0;
+    while (i < list->count && strcmp(list->items[i].run, run) != 0)
+        i++;
+    struct job_entry *entry = &list->items[i];
+    if (i == list->count || !is_of(entry, remote))
         return 0;
     if (!job_state_find(name, &state))
         return cb_fail(err, CB_ERR_FORMAT, "site %s: run %s is '%.30s', which this release does not know",
@@ -432,7 +371,7 @@ static int take_status(struct remote *remote, struct job_list *list, const struc
     tell_entry(entry, line, state);
     if (!job_state_is_final(state))
         return follow_state(list, entry, err);
-    ends_add(ends, entry, line);
+    ends[(*end_count)++] = (struct remote_fetch){.entry = entry, .line = line};
     return 0;
 }
 
@@ -441,26 +380,27 @@ static int ask_for_entries(struct remote *remote, struct job_list *list, const c
                            struct cb_err *err)
 {
     struct words words = {0};
-    struct ends ends = {0};
+    struct remote_fetch *ends = NULL;
     struct json_value *lines = NULL;
+    size_t end_count = 0;
     char trouble[512];
-    int rc = words_init(&words, list->count, verb, err);
+    int rc = words_init(&words, list->count, err);
     for (size_t i = 0; rc == 0 && i < list->count; i++)
-        if (job_entry_is_away(&list->items[i]) && strcmp(list->items[i].site, remote->site.name) == 0)
+        if (is_of(&list->items[i], remote))
             words_add(&words, list->items[i].run, whole_sweeps);
-    if (rc == 0) {
-        const struct remote_call call = {.words = words.items, .timeout_ns = REMOTE_LONG_NS};
-        rc = remote_ask(remote, &call, &lines, trouble, err);
-    }
     if (rc == 0)
-        rc = ends_init(&ends, json_count(lines), err);
+        rc = ask(remote, verb, words.items, words.count, &lines, trouble, err);
+    if (rc == 0 && !(ends = calloc(json_count(lines) + 1, sizeof *ends)))
+        rc = alloc_fail(err, "to fetch %zu runs", json_count(lines));
     for (size_t i = 0; rc == 0 && i < json_count(lines); i++)
-        rc = take_status(remote, list, json_at(lines, i), &ends, err);
+        rc = take_status(remote, list, json_at(lines, i), ends, &end_count, err);
     if (rc == 0)
-        rc = take_ends(remote, list, &ends, err);
+        remote_fetch(remote, list->history, ends, end_count);
+    for (size_t i = 0; rc == 0 && i < end_count; i++)
+        rc = take_end(remote, list, &ends[i], err);
     if (rc == 0 && *trouble)
         snprintf(list->trouble, sizeof list->trouble, "site %s: %.400s", remote->site.name, trouble);
-    ends_release(&ends);
+    free(ends);
     words_release(&words);
     json_value_free(lines);
     return rc;

@@ -5,7 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/jobs/agent_program.h"
+#include "cli/jobs/job_list.h"
+#include "cli/jobs/run_here.h"
 #include "core/alloc.h"
 #include "core/path.h"
 #include "jobs/slurm/job_script.h"
@@ -30,16 +31,6 @@ void submission_release(struct submission *self)
 }
 
 /* ---- scripts ---- */
-
-static int time_limit_ns(const struct submission *self, const struct experiment *experiment, uint64_t *limit_ns,
-                         struct cb_err *err)
-{
-    *limit_ns = experiment_u64(experiment, OPT_SLURM_TIME);
-    if (*limit_ns == 0 && experiment_bool(experiment, OPT_SLURM_ONE_JOB))
-        return cb_fail(err, CB_ERR_USAGE,
-                       "slurm.one_job=true needs slurm.time, the limit of the job for all of its runs");
-    return *limit_ns ? 0 : forecast_run_ns(experiment, &self->book, limit_ns, err);
-}
 
 bool submission_leads_here(const struct experiment *experiment)
 {
@@ -83,18 +74,14 @@ static int write_parts(const struct submission *self, const char *folder, const 
     parts.log = log;
     parts.after = self->after;
     parts.node_list = self->node_list;
-    int rc = time_limit_ns(self, parts.experiment, &parts.time_limit_ns, err);
+    parts.time_limit_ns = experiment_u64(parts.experiment, OPT_SLURM_TIME);
+    if (parts.time_limit_ns == 0 && experiment_bool(parts.experiment, OPT_SLURM_ONE_JOB))
+        return cb_fail(err, CB_ERR_USAGE,
+                       "slurm.one_job=true needs slurm.time, the limit of the job for all of its runs");
+    int rc = parts.time_limit_ns ? 0 : forecast_run_ns(parts.experiment, &self->book, &parts.time_limit_ns, err);
     if (rc)
         return rc;
     return allocation ? job_script_write_allocation(&parts, script, err) : job_script_write(&parts, script, err);
-}
-
-/* As for sbatch, even if the run will use salloc, so that requests can be compared and tested. */
-static int batch_script(const struct submission *self, const char *name, const char *folder, uint64_t most_nodes,
-                        const struct experiment *experiment, struct buf *script, struct cb_err *err)
-{
-    struct job_script parts = {.name = name, .most_nodes = most_nodes, .experiment = experiment};
-    return write_parts(self, folder, &parts, false, script, err);
 }
 
 int submission_script(const struct submission *self, const char *name, const char *folder, size_t count,
@@ -104,37 +91,31 @@ int submission_script(const struct submission *self, const char *name, const cha
     return write_parts(self, folder, &parts, submission_leads_here(experiment), script, err);
 }
 
-static uint64_t nodes_of(const struct experiment *experiment)
+uint64_t submission_nodes(const struct experiment *experiment)
 {
     uint64_t nodes = experiment_u64(experiment, OPT_NODES);
     return nodes ? nodes : 1;
 }
 
-static int script_of_one_job(const struct submission *self, const struct planned *members, size_t count,
-                             struct buf *script, struct cb_err *err)
+int submission_script_of(const struct submission *self, const struct planned *members, size_t count, struct buf *script,
+                         struct cb_err *err)
 {
+    const struct planned *first = &members[0];
+    if (count == 1 || !experiment_bool(first->experiment, OPT_SLURM_ONE_JOB))
+        return submission_script(self, first->id, first->folder, count > 1 ? count : 0, first->experiment, script, err);
     const char **others = calloc(count, sizeof *others);
     if (!others)
         return alloc_fail(err, "for %zu runs", count);
-    struct job_script parts = {.name = members[0].id, .others = others, .experiment = members[0].experiment};
+    struct job_script parts = {.name = first->id, .others = others, .experiment = first->experiment};
     for (size_t i = 0; i < count; i++) {
-        uint64_t nodes = nodes_of(members[i].experiment);
+        uint64_t nodes = submission_nodes(members[i].experiment);
         parts.most_nodes = nodes > parts.most_nodes ? nodes : parts.most_nodes;
         if (i > 0)
             others[parts.other_count++] = members[i].folder;
     }
-    int rc = write_parts(self, members[0].folder, &parts, submission_leads_here(parts.experiment), script, err);
+    int rc = write_parts(self, first->folder, &parts, submission_leads_here(first->experiment), script, err);
     free(others);
     return rc;
-}
-
-int submission_script_of(const struct submission *self, const struct planned *members, size_t count, struct buf *script,
-                         struct cb_err *err)
-{
-    if (count > 1 && experiment_bool(members[0].experiment, OPT_SLURM_ONE_JOB))
-        return script_of_one_job(self, members, count, script, err);
-    return submission_script(self, members[0].id, members[0].folder, count > 1 ? count : 0, members[0].experiment,
-                             script, err);
 }
 
 /* ---- requests ---- */
@@ -146,54 +127,35 @@ static int request_text(const struct submission *self, const struct experiment *
 {
     bool any_nodes = experiment_bool(experiment, OPT_SLURM_ONE_JOB) && experiment_bool(experiment, OPT_SLURM_EXCLUSIVE);
     buf_clear(text);
-    return batch_script(self, "request", "/", any_nodes ? 1 : 0, experiment, text, err);
-}
-
-static int find_request(char **requests, size_t *count, const char *text, size_t *number, struct cb_err *err)
-{
-    for (*number = 0; *number < *count; ++*number)
-        if (strcmp(requests[*number], text) == 0)
-            return 0;
-    requests[*count] = strdup(text);
-    if (!requests[*count])
-        return alloc_fail(err, "for a job script");
-    ++*count;
-    return 0;
+    const struct job_script parts = {.name = "request", .most_nodes = any_nodes ? 1 : 0, .experiment = experiment};
+    return write_parts(self, "/", &parts, false, text, err);
 }
 
 /* Members of one combination are the same experiment, so one script represents them all. */
-static int number_members(const struct submission *self, const struct run_plan *run_plan, size_t *numbers,
-                          size_t *of_combination, char **requests, struct cb_err *err)
+int submission_number_requests(const struct submission *self, const struct run_plan *run_plan, size_t *numbers,
+                               struct cb_err *err)
 {
-    size_t count = 0;
+    size_t combinations = run_plan->sweep.combinations + 1, count = 0;
+    size_t *of_combination = calloc(combinations, sizeof *of_combination); /* from 1; 0: not numbered */
+    char **requests = calloc(combinations, sizeof *requests);
     struct buf text;
-    int rc = 0;
+    int rc = of_combination && requests ? 0 : alloc_fail(err, "for %zu combinations", run_plan->sweep.combinations);
     buf_init(&text, SCRIPT_MAX_BYTES);
     for (size_t i = 0; rc == 0 && i < run_plan->sweep.count; i++) {
-        size_t *known = &of_combination[run_plan->sweep.members[i].combination], number; /* from 1; 0: not numbered */
+        size_t *known = &of_combination[run_plan->sweep.members[i].combination], number = 0;
         if (*known == 0) {
             rc = request_text(self, run_plan->members[i].experiment, &text, err);
-            if (rc == 0)
-                rc = find_request(requests, &count, text.data, &number, err);
-            if (rc == 0)
-                *known = number + 1;
+            while (rc == 0 && number < count && strcmp(requests[number], text.data) != 0)
+                number++;
+            if (rc == 0 && number == count && !(requests[count++] = strdup(text.data)))
+                rc = alloc_fail(err, "for a job script");
+            *known = number + 1;
         }
         numbers[i] = *known;
     }
     for (size_t i = 0; i < count; i++)
         free(requests[i]);
     buf_release(&text);
-    return rc;
-}
-
-int submission_number_requests(const struct submission *self, const struct run_plan *run_plan, size_t *numbers,
-                               struct cb_err *err)
-{
-    size_t combinations = run_plan->sweep.combinations + 1;
-    size_t *of_combination = calloc(combinations, sizeof *of_combination);
-    char **requests = calloc(combinations, sizeof *requests);
-    int rc = of_combination && requests ? number_members(self, run_plan, numbers, of_combination, requests, err)
-                                        : alloc_fail(err, "for %zu combinations", run_plan->sweep.combinations);
     free(of_combination);
     free(requests);
     return rc;
@@ -221,7 +183,9 @@ static int test_member(const struct submission *self, const struct planned *memb
     enum submit_answer answer;
     struct buf script;
     buf_init(&script, SCRIPT_MAX_BYTES);
-    int rc = batch_script(self, member->id, member->folder, nodes, member->experiment, &script, err);
+    const struct job_script parts = {.name = member->id, .most_nodes = nodes, .experiment = member->experiment};
+    int rc =
+        write_parts(self, member->folder, &parts, false, &script, err); /* for sbatch, even if salloc will run it */
     if (rc == 0)
         rc = slurm_submit(self->client, script.data, true, id, cluster, &answer, err);
     buf_release(&script);
@@ -230,26 +194,69 @@ static int test_member(const struct submission *self, const struct planned *memb
               : 0;
 }
 
-static uint64_t most_nodes(const struct run_plan *run_plan, const size_t *numbers, size_t first)
-{
-    uint64_t most = 0;
-    for (size_t i = first; i < run_plan->sweep.count; i++) {
-        uint64_t nodes = nodes_of(run_plan->members[i].experiment);
-        most = numbers[i] == numbers[first] && nodes > most ? nodes : most;
-    }
-    return most;
-}
-
 int submission_test(const struct submission *self, const struct run_plan *run_plan, const size_t *numbers,
                     struct cb_err *err)
 {
     size_t tested = 0; /* new requests have larger numbers than all before */
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < run_plan->sweep.count; i++) {
+        uint64_t most_nodes = 0;
         if (numbers[i] <= tested)
             continue;
         tested = numbers[i];
-        rc = test_member(self, &run_plan->members[i], most_nodes(run_plan, numbers, i), err);
+        for (size_t k = i; k < run_plan->sweep.count; k++) {
+            uint64_t nodes = submission_nodes(run_plan->members[k].experiment);
+            most_nodes = numbers[k] == tested && nodes > most_nodes ? nodes : most_nodes;
+        }
+        rc = test_member(self, &run_plan->members[i], most_nodes, err);
     }
+    return rc;
+}
+
+/* ---- after another run ---- */
+
+bool submission_lacks_suffix(const struct setting_list *settings)
+{
+    bool loads = false, names_one = false;
+    for (size_t i = 0; i < settings->count; i++) {
+        const struct setting *setting = &settings->items[i];
+        if (strcmp(setting->key, "ops") == 0)
+            loads = setting->value_count == 1 && strcmp(setting->values[0], "load") == 0;
+        names_one = names_one || strcmp(setting->key, "suffix") == 0;
+    }
+    return loads && !names_one;
+}
+
+int submission_resolve_after(struct history *history, const char *word, struct setting_list *settings,
+                             char job[JOB_NUMBER_BYTES], struct cb_err *err)
+{
+    char run[64];
+    struct job_list list;
+    int rc = history_find_run(history, word, run, err);
+    if (rc)
+        return rc;
+    rc = job_list_init(&list, history, err);
+    if (rc == 0)
+        rc = job_list_add(&list, (const char *const[]){run}, 1, err);
+    if (rc == 0)
+        rc = job_list_sync(&list, err);
+    if (rc == 0 && list.count != 1)
+        rc = cb_fail(err, CB_ERR_USAGE, "--after %s: one run, not a sweep", word);
+    else if (rc == 0 && list.items[0].is_final && list.items[0].verdict.state != JOB_DONE)
+        rc = cb_fail(err, CB_ERR_USAGE, "--after %s: that run has not passed (%s)", run, list.items[0].outcome);
+    else if (rc == 0 && !list.items[0].is_final && !*list.items[0].record.job)
+        rc = cb_fail(err, CB_ERR_USAGE, "--after %s: that run is not submitted (yet)", run);
+    if (rc == 0 && !list.items[0].is_final)
+        snprintf(job, JOB_NUMBER_BYTES, "%s", list.items[0].record.job);
+    job_list_release(&list);
+    if (rc || !submission_lacks_suffix(settings))
+        return rc;
+    struct run_info *info;
+    rc = history_load_run(history, run, &info, err);
+    if (rc)
+        return rc;
+    const char *suffix = experiment_text(info->experiment, OPT_SUFFIX);
+    rc = setting_add(settings, "suffix", *suffix ? suffix : run, "--after", err);
+    run_info_free(info);
     return rc;
 }

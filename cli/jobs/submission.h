@@ -9,6 +9,7 @@
 #include "cli/plan/run_plan.h"
 #include "core/buf.h"
 #include "core/err.h"
+#include "core/setting.h"
 #include "db/history.h"
 #include "jobs/slurm/slurm_client.h"
 
@@ -49,6 +50,19 @@ int submission_script_of(const struct submission *self, const struct planned *me
  * equal numbers. `numbers` has one element for each member. */
 int submission_number_requests(const struct submission *self, const struct run_plan *run_plan, size_t *numbers,
                                struct cb_err *err) CB_MUST_CHECK;
+
+#define JOB_NUMBER_BYTES 64
+
+/* Whether the settings only load and name no checkpoint; they then load that of the --after run. */
+bool submission_lacks_suffix(const struct setting_list *settings);
+
+/* --after: the job number of the run `word`, which must have passed before others start; leaves `job` unchanged if it
+ * has passed already. Settings that only load use its checkpoint unless they name another. */
+int submission_resolve_after(struct history *history, const char *word, struct setting_list *settings,
+                             char job[JOB_NUMBER_BYTES], struct cb_err *err) CB_MUST_CHECK;
+
+/* Number of nodes that a run needs. */
+uint64_t submission_nodes(const struct experiment *experiment);
 
 /* Asks Slurm whether it could run each of them; queues nothing. Equal requests are asked once. */
 int submission_test(const struct submission *self, const struct run_plan *run_plan, const size_t *numbers,

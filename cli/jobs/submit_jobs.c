@@ -24,11 +24,11 @@
 
 /* The input and the result of one sbatch. */
 struct parcel {
-    const char *run, *folder; /* for an array, of its first member */
-    struct job_record *record;
+    const struct sending *items; /* one run, or the members of an array or of one job */
+    size_t count;
     struct buf script;
     bool leads_here;           /* the script is run by salloc */
-    int lock;                  /* lock of the folder; -1: not held */
+    int lock;                  /* lock of the folder of a single run; -1: not held */
     enum submit_answer answer; /* initially REFUSED */
     char id[64], cluster[64];
     int rc;
@@ -41,68 +41,47 @@ static int write_script(struct file_batch *batch, const struct parcel *parcel, s
 {
     char path[PATH_MAX];
     const char *name = parcel->leads_here ? JOB_ALLOCATION : JOB_SCRIPT;
-    if (path_format(path, sizeof path, err, "%s/%s", parcel->folder, name))
+    if (path_format(path, sizeof path, err, "%s/%s", parcel->items[0].folder, name))
         return CB_ERR_USAGE;
     return file_write(batch, &parcel->script, path, 0644, err);
 }
 
-static int intend(struct file_batch *batch, const char *name, const char *folder, struct job_record *record,
-                  struct cb_err *err)
-{
-    uint64_t now_ns = clock_wall_ns();
-    snprintf(record->name, sizeof record->name, "%s", name);
-    record->intent_wall_ns = now_ns;
-    int rc = job_record_enter(record, JOB_PLANNED, now_ns, "", err);
-    return rc ? rc : job_record_write_in(batch, folder, record, err);
-}
-
 /* Another controller may have held the lock since the record was read; if it has submitted the run, its record is
  * valid. */
-static bool was_sent_meanwhile(const char *folder, const struct job_record *record)
+static bool was_sent_meanwhile(const struct sending *item)
 {
     struct job_record now;
-    if (job_record_read(folder, &now, NULL))
+    if (job_record_read(item->folder, &now, NULL))
         return false;
-    bool sent = *now.job || now.intent_wall_ns != record->intent_wall_ns;
+    bool sent = *now.job || now.intent_wall_ns != item->record->intent_wall_ns;
     job_record_release(&now);
     return sent;
 }
 
-/* Takes the run's lock; the caller releases it. *lock is -1 on failure. */
-static int lock_to_send(const char *run, const char *folder, const struct job_record *record, int *lock,
-                        struct cb_err *err)
+/* Takes the run's lock, which the caller releases (-1 on failure), and writes that a job of that name is intended. */
+static int intend(struct file_batch *batch, const char *name, const struct sending *item, int *lock, struct cb_err *err)
 {
+    struct job_record *record = item->record;
     *lock = -1;
-    int rc = job_folder_lock(folder, lock, err);
-    if (rc == 0 && (*lock < 0 || was_sent_meanwhile(folder, record)))
-        rc = cb_fail(err, CB_ERR_EXISTS, "run %s is being submitted by another ckptbench", run);
-    return rc;
+    int rc = job_folder_lock(item->folder, lock, err);
+    if (rc == 0 && (*lock < 0 || was_sent_meanwhile(item)))
+        rc = cb_fail(err, CB_ERR_EXISTS, "run %s is being submitted by another ckptbench", item->run);
+    if (rc)
+        return rc;
+    snprintf(record->name, sizeof record->name, "%s", name);
+    record->intent_wall_ns = clock_wall_ns();
+    rc = job_record_enter(record, JOB_PLANNED, record->intent_wall_ns, "", err);
+    return rc ? rc : job_record_write_in(batch, item->folder, record, err);
 }
 
-static int prepare(const struct submission *self, const struct sending *item, struct parcel *parcel,
-                   struct file_batch *batch, struct cb_err *err)
+static void parcel_init(struct parcel *self, const struct sending *items, size_t count)
 {
-    *parcel = (struct parcel){.run = item->run,
-                              .folder = item->folder,
-                              .record = item->record,
-                              .leads_here = submission_leads_here(item->experiment),
-                              .lock = -1,
-                              .answer = SUBMIT_REFUSED};
-    buf_init(&parcel->script, SCRIPT_MAX_BYTES);
-    int rc = lock_to_send(item->run, item->folder, item->record, &parcel->lock, err);
-    if (rc == 0)
-        rc = submission_script(self, item->run, item->folder, 0, item->experiment, &parcel->script, err);
-    if (rc == 0)
-        rc = write_script(batch, parcel, err);
-    return rc ? rc : intend(batch, item->run, item->folder, item->record, err);
-}
-
-static void release(struct parcel *parcels, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        job_folder_unlock(parcels[i].lock);
-        buf_release(&parcels[i].script);
-    }
+    *self = (struct parcel){.items = items,
+                            .count = count,
+                            .leads_here = submission_leads_here(items[0].experiment),
+                            .lock = -1,
+                            .answer = SUBMIT_REFUSED};
+    buf_init(&self->script, SCRIPT_MAX_BYTES);
 }
 
 /* ---- sbatch ---- */
@@ -119,19 +98,10 @@ struct crew {
 static int allocate(struct slurm_client *client, struct parcel *parcel)
 {
     char script[PATH_MAX], log[PATH_MAX];
-    if (path_format(script, sizeof script, &parcel->err, "%s/" JOB_ALLOCATION, parcel->folder) ||
-        path_format(log, sizeof log, &parcel->err, "%s/" JOB_LOG, parcel->folder))
+    if (path_format(script, sizeof script, &parcel->err, "%s/" JOB_ALLOCATION, parcel->items[0].folder) ||
+        path_format(log, sizeof log, &parcel->err, "%s/" JOB_LOG, parcel->items[0].folder))
         return CB_ERR_USAGE;
-    return slurm_allocate(client, script, log, parcel->run, parcel->id, &parcel->answer, &parcel->err);
-}
-
-static void try_parcel(struct slurm_client *client, struct parcel *parcel)
-{
-    if (parcel->leads_here)
-        parcel->rc = allocate(client, parcel);
-    else
-        parcel->rc = slurm_submit(client, parcel->script.data, false, parcel->id, parcel->cluster, &parcel->answer,
-                                  &parcel->err);
+    return slurm_allocate(client, script, log, parcel->items[0].run, parcel->id, &parcel->answer, &parcel->err);
 }
 
 static void take_parcels(struct crew *self, struct slurm_client *client, bool (*was_stopped)(void))
@@ -144,8 +114,11 @@ static void take_parcels(struct crew *self, struct slurm_client *client, bool (*
         size_t index = atomic_fetch_add(&self->next, 1);
         if (index >= self->count)
             return;
-        try_parcel(client, &self->parcels[index]);
-        if (self->parcels[index].rc)
+        struct parcel *parcel = &self->parcels[index];
+        parcel->rc = parcel->leads_here ? allocate(client, parcel)
+                                        : slurm_submit(client, parcel->script.data, false, parcel->id, parcel->cluster,
+                                                       &parcel->answer, &parcel->err);
+        if (parcel->rc)
             atomic_store(&self->stop, true);
     }
 }
@@ -191,7 +164,8 @@ static void find_lost(const struct submission *self, struct parcel *parcels, siz
     struct job_index index = {0};
     bool known = slurm_look(self->client, &jobs, NULL) == 0 && job_index_make(&index, &jobs, NULL) == 0;
     for (size_t i = 0; known && i < count; i++) {
-        const struct slurm_job *job = is_lost(&parcels[i]) ? job_index_find(&index, parcels[i].record) : NULL;
+        const struct job_record *record = parcels[i].items[0].record;
+        const struct slurm_job *job = is_lost(&parcels[i]) ? job_index_find(&index, record) : NULL;
         if (!job)
             continue;
         snprintf(parcels[i].id, sizeof parcels[i].id, "%.*s", (int)strcspn(job->id, "_"),
@@ -232,39 +206,40 @@ static void look_for_lost(const struct submission *self, struct parcel *parcels,
 
 /* ---- after ---- */
 
-static int enter_sent(struct file_batch *batch, const char *folder, struct job_record *record, struct cb_err *err)
+/* Nothing was accepted, so the runs may be submitted again. */
+static void take_back(const struct sending *items, size_t count)
 {
-    record->submitted_wall_ns = clock_wall_ns();
-    int rc = job_record_enter(record, JOB_SUBMITTED, record->submitted_wall_ns, "", err);
-    return rc ? rc : job_record_write_in(batch, folder, record, err);
-}
-
-/* Nothing was accepted, so the run may be submitted again. */
-static void take_back(const char *folder, struct job_record *record)
-{
-    record->intent_wall_ns = 0;
-    if (job_record_write(folder, record, NULL))
-        return; /* the record claims a submission that never happened; `status` looks for the job and reports that */
+    for (size_t i = 0; i < count; i++) {
+        items[i].record->intent_wall_ns = 0;
+        if (job_record_write(items[i].folder, items[i].record, NULL))
+            continue; /* the record claims a submission that never happened; `status` looks for the job and reports that */
+    }
 }
 
 /* Writes the numbers of accepted jobs to the records, their files and the history. */
-static int note_sent(const struct submission *self, struct parcel *parcels, size_t count, size_t *sent,
+static int note_sent(const struct submission *self, const struct parcel *parcels, size_t count, size_t *sent,
                      struct cb_err *err)
 {
     struct file_batch batch = {0};
     int rc = history_begin(self->history, err);
     if (rc)
         return rc;
-    for (size_t i = 0; rc == 0 && i < count; i++) {
-        struct parcel *parcel = &parcels[i];
-        if (parcel->answer != SUBMIT_ACCEPTED)
-            continue;
-        snprintf(parcel->record->job, sizeof parcel->record->job, "%s", parcel->id);
-        snprintf(parcel->record->cluster, sizeof parcel->record->cluster, "%s", parcel->cluster);
-        rc = enter_sent(&batch, parcel->folder, parcel->record, err);
-        if (rc == 0)
-            rc = history_set_state(self->history, parcel->run, job_state_name(JOB_SUBMITTED), err);
-        *sent += rc == 0;
+    for (const struct parcel *parcel = parcels; parcel < parcels + count; parcel++) {
+        for (size_t i = 0; rc == 0 && parcel->answer == SUBMIT_ACCEPTED && i < parcel->count; i++) {
+            struct job_record *record = parcel->items[i].record;
+            if (record->in_array)
+                snprintf(record->job, sizeof record->job, "%.40s_%zu", parcel->id, i);
+            else
+                snprintf(record->job, sizeof record->job, "%s", parcel->id);
+            snprintf(record->cluster, sizeof record->cluster, "%s", parcel->cluster);
+            record->submitted_wall_ns = clock_wall_ns();
+            rc = job_record_enter(record, JOB_SUBMITTED, record->submitted_wall_ns, "", err);
+            if (rc == 0)
+                rc = job_record_write_in(&batch, parcel->items[i].folder, record, err);
+            if (rc == 0)
+                rc = history_set_state(self->history, parcel->items[i].run, job_state_name(JOB_SUBMITTED), err);
+            *sent += rc == 0;
+        }
     }
     rc = history_end(self->history, rc, err);
     if (rc == 0)
@@ -273,37 +248,28 @@ static int note_sent(const struct submission *self, struct parcel *parcels, size
     return rc;
 }
 
-/* Runs that were refused or not tried may be submitted again. Returns the first failure. */
-static int sum_up(struct parcel *parcels, size_t count, struct cb_err *err)
-{
-    int rc = 0;
-    for (size_t i = 0; i < count; i++) {
-        if (parcels[i].answer == SUBMIT_REFUSED)
-            take_back(parcels[i].folder, parcels[i].record);
-        if (rc == 0 && parcels[i].rc) {
-            rc = parcels[i].rc;
-            if (err)
-                *err = parcels[i].err;
-        }
-    }
-    return rc;
-}
-
-/* With `first_alone`, the first parcel is tried alone, so that a request that Slurm refuses fails only once.
- * Continues after answers that were lost and found again. */
+/* With `first_alone`, the first parcel is tried alone, so that a request that Slurm refuses fails only once. Continues
+ * after answers that were lost and found again. Runs that were refused or not tried may be submitted again. Returns the
+ * first failure. */
 static int send_parcels(const struct submission *self, struct parcel *parcels, size_t count, bool first_alone,
-                        bool (*was_stopped)(void), struct cb_err *err)
+                        bool (*was_stopped)(void), size_t *sent, struct cb_err *err)
 {
+    struct cb_err own = {0};
     size_t tried = 0;
-    bool failed = false;
-    while (tried < count && !failed && !(was_stopped && was_stopped())) {
+    int rc = 0;
+    while (tried < count && rc == 0 && !(was_stopped && was_stopped())) {
         size_t before = tried;
         tried = try_parcels(self, parcels, first_alone && tried == 0 ? 1 : count, tried, was_stopped);
         look_for_lost(self, parcels + before, tried - before);
-        for (size_t i = before; i < tried; i++)
-            failed = failed || parcels[i].rc;
+        for (size_t i = before; rc == 0 && i < tried; i++)
+            if (parcels[i].rc)
+                rc = cb_fail(err, parcels[i].rc, "%s", parcels[i].err.message);
     }
-    return sum_up(parcels, count, err);
+    for (size_t i = 0; i < count; i++)
+        if (parcels[i].answer == SUBMIT_REFUSED)
+            take_back(parcels[i].items, parcels[i].count);
+    int noted = note_sent(self, parcels, count, sent, &own);
+    return rc == 0 && noted ? cb_fail(err, noted, "%s", own.message) : rc;
 }
 
 /* Submits a chunk of runs while holding all their locks. */
@@ -312,23 +278,27 @@ static int send_chunk(const struct submission *self, const struct sending *items
 {
     struct parcel parcels[PARCELS];
     struct file_batch batch = {0};
-    struct cb_err own = {0};
     size_t prepared = 0;
     int rc = 0;
     while (rc == 0 && prepared < count) {
-        rc = prepare(self, &items[prepared], &parcels[prepared], &batch, err);
-        prepared++;
+        const struct sending *item = &items[prepared];
+        struct parcel *parcel = &parcels[prepared++];
+        parcel_init(parcel, item, 1);
+        rc = intend(&batch, item->run, item, &parcel->lock, err);
+        if (rc == 0)
+            rc = submission_script(self, item->run, item->folder, 0, item->experiment, &parcel->script, err);
+        if (rc == 0)
+            rc = write_script(&batch, parcel, err);
     }
     if (rc == 0)
         rc = file_batch_commit(&batch, err);
     file_batch_release(&batch);
-    if (rc == 0) {
-        rc = send_parcels(self, parcels, count, first_alone, was_stopped, err);
-        int noted = note_sent(self, parcels, count, sent, &own);
-        if (rc == 0 && noted)
-            rc = cb_fail(err, noted, "%s", own.message);
+    if (rc == 0)
+        rc = send_parcels(self, parcels, count, first_alone, was_stopped, sent, err);
+    for (size_t i = 0; i < prepared; i++) {
+        job_folder_unlock(parcels[i].lock);
+        buf_release(&parcels[i].script);
     }
-    release(parcels, prepared);
     return rc;
 }
 
@@ -346,21 +316,16 @@ int submission_send(const struct submission *self, const struct sending *items, 
 
 /* ---- several runs in one request: arrays, and runs of one job ---- */
 
-static bool is_one_job(const struct planned *members)
-{
-    return experiment_bool(members[0].experiment, OPT_SLURM_ONE_JOB);
-}
-
 /* FIRST/array/K links to member K, so that the script finds its run without any logic. */
-static int link_members(const struct run_plan *run_plan, size_t first, size_t count, struct cb_err *err)
+static int link_members(const struct sending *items, size_t count, struct cb_err *err)
 {
     char folder[PATH_MAX], path[PATH_MAX], target[PATH_MAX];
-    if (path_format(folder, sizeof folder, err, "%s/" JOB_ARRAY, run_plan->members[first].folder))
+    if (path_format(folder, sizeof folder, err, "%s/" JOB_ARRAY, items[0].folder))
         return CB_ERR_USAGE;
     if (mkdir(folder, 0755) < 0)
         return cb_fail_errno(err, errno, "creating the folder %s", folder);
     for (size_t i = 0; i < count; i++) {
-        snprintf(target, sizeof target, "../../%s", run_plan->members[first + i].id);
+        snprintf(target, sizeof target, "../../%s", items[i].run);
         if (path_format(path, sizeof path, err, "%s/%zu", folder, i))
             return CB_ERR_USAGE;
         if (symlink(target, path) < 0)
@@ -370,22 +335,13 @@ static int link_members(const struct run_plan *run_plan, size_t first, size_t co
 }
 
 /* At most PARCELS members; holds their locks until the intent is on disk. */
-static int intend_some(const struct planned *members, size_t first, size_t end, struct job_record *records,
-                       const struct parcel *parcel, struct cb_err *err)
+static int intend_some(const struct parcel *parcel, size_t first, size_t end, struct cb_err *err)
 {
     struct file_batch batch = {0};
     int locks[PARCELS], rc = first == 0 ? write_script(&batch, parcel, err) : 0;
     size_t locked = first;
-    for (; rc == 0 && locked < end; locked++) {
-        size_t i = locked;
-        rc = lock_to_send(members[i].id, members[i].folder, &records[i], &locks[i - first], err);
-        records[i].in_array = !is_one_job(members);
-        records[i].array_task = i;
-        if (i > 0 && is_one_job(members))
-            snprintf(records[i].before, sizeof records[i].before, "%s", members[i - 1].id);
-        if (rc == 0)
-            rc = intend(&batch, parcel->run, members[i].folder, &records[i], err);
-    }
+    for (; rc == 0 && locked < end; locked++)
+        rc = intend(&batch, parcel->items[0].run, &parcel->items[locked], &locks[locked - first], err);
     if (rc == 0)
         rc = file_batch_commit(&batch, err);
     file_batch_release(&batch);
@@ -395,81 +351,52 @@ static int intend_some(const struct planned *members, size_t first, size_t end, 
 }
 
 /* Writes the script, and the intent into the folder of every member or of none. */
-static int prepare_array(const struct submission *self, const struct planned *members, size_t count,
-                         struct job_record *records, struct parcel *parcel, struct cb_err *err)
+static int send_as_one(const struct submission *self, const struct planned *members, const struct sending *items,
+                       size_t count, size_t *sent, struct cb_err *err)
 {
+    struct parcel parcel;
     size_t done = 0;
-    int rc = submission_script_of(self, members, count, &parcel->script, err);
+    bool is_one_job = experiment_bool(items[0].experiment, OPT_SLURM_ONE_JOB);
+    parcel_init(&parcel, items, count);
+    for (size_t i = 0; i < count; i++) {
+        items[i].record->in_array = !is_one_job;
+        items[i].record->array_task = i;
+        if (i > 0 && is_one_job)
+            snprintf(items[i].record->before, sizeof items[i].record->before, "%s", items[i - 1].run);
+    }
+    int rc = is_one_job ? 0 : link_members(items, count, err);
+    if (rc == 0)
+        rc = submission_script_of(self, members, count, &parcel.script, err);
     while (rc == 0 && done < count) {
         size_t end = count - done < PARCELS ? count : done + PARCELS;
-        rc = intend_some(members, done, end, records, parcel, err);
+        rc = intend_some(&parcel, done, end, err);
         done = rc == 0 ? end : done;
     }
-    for (size_t i = 0; rc && i < done; i++)
-        take_back(members[i].folder, &records[i]);
-    return rc;
-}
-
-static int note_array_sent(const struct submission *self, const struct planned *members, size_t count,
-                           struct job_record *records, const struct parcel *parcel, struct cb_err *err)
-{
-    struct file_batch batch = {0};
-    int rc = history_begin(self->history, err);
     if (rc)
-        return rc;
-    for (size_t i = 0; rc == 0 && i < count; i++) {
-        if (is_one_job(members))
-            snprintf(records[i].job, sizeof records[i].job, "%s", parcel->id);
-        else
-            snprintf(records[i].job, sizeof records[i].job, "%.40s_%zu", parcel->id, i);
-        snprintf(records[i].cluster, sizeof records[i].cluster, "%s", parcel->cluster);
-        rc = enter_sent(&batch, members[i].folder, &records[i], err);
-        if (rc == 0)
-            rc = history_set_state(self->history, members[i].id, job_state_name(JOB_SUBMITTED), err);
-    }
-    rc = history_end(self->history, rc, err);
-    if (rc == 0)
-        rc = file_batch_commit(&batch, err);
-    file_batch_release(&batch);
-    return rc;
-}
-
-static int send_array(const struct submission *self, const struct planned *members, size_t count,
-                      struct job_record *records, struct parcel *parcel, struct cb_err *err)
-{
-    int rc = prepare_array(self, members, count, records, parcel, err);
-    if (rc)
-        return rc;
-    try_parcel(self->client, parcel);
-    look_for_lost(self, parcel, 1);
-    if (parcel->rc == 0)
-        return note_array_sent(self, members, count, records, parcel, err);
-    for (size_t i = 0; i < count && parcel->answer == SUBMIT_REFUSED; i++)
-        take_back(members[i].folder, &records[i]);
-    return cb_fail(err, parcel->rc, "%s", parcel->err.message);
-}
-
-int submission_send_array(const struct submission *self, const struct run_plan *run_plan, size_t first, size_t count,
-                          struct cb_err *err)
-{
-    const struct planned *members = &run_plan->members[first];
-    struct job_record *records = calloc(count, sizeof *records);
-    if (!records)
-        return alloc_fail(err, "for %zu jobs", count);
-    for (size_t i = 0; i < count; i++)
-        job_record_init(&records[i]);
-    struct parcel parcel = {.run = members[0].id,
-                            .folder = members[0].folder,
-                            .record = &records[0],
-                            .leads_here = submission_leads_here(members[0].experiment),
-                            .answer = SUBMIT_REFUSED};
-    buf_init(&parcel.script, SCRIPT_MAX_BYTES);
-    int rc = is_one_job(members) ? 0 : link_members(run_plan, first, count, err);
-    if (rc == 0)
-        rc = send_array(self, members, count, records, &parcel, err);
+        take_back(items, done);
+    else
+        rc = send_parcels(self, &parcel, 1, false, NULL, sent, err);
     buf_release(&parcel.script);
-    for (size_t i = 0; i < count; i++)
+    return rc;
+}
+
+int submission_send_planned(const struct submission *self, const struct planned *members, size_t count, bool as_one,
+                            bool (*was_stopped)(void), size_t *sent, struct cb_err *err)
+{
+    struct sending *items = calloc(count, sizeof *items);
+    struct job_record *records = calloc(count, sizeof *records);
+    int rc = items && records ? 0 : alloc_fail(err, "for %zu jobs", count);
+    *sent = 0;
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        job_record_init(&records[i]);
+        items[i] = (struct sending){members[i].id, members[i].folder, members[i].experiment, &records[i]};
+    }
+    if (rc == 0)
+        rc = as_one ? send_as_one(self, members, items, count, sent, err)
+                    : submission_send(self, items, count, was_stopped, sent, err);
+    for (size_t i = 0; records && i < count; i++)
         job_record_release(&records[i]);
     free(records);
+    free(items);
     return rc;
 }

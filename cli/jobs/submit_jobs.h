@@ -24,8 +24,8 @@ struct sending {
 int submission_send(const struct submission *self, const struct sending *items, size_t count, bool (*was_stopped)(void),
                     size_t *sent, struct cb_err *err) CB_MUST_CHECK;
 
-/* Submits equal planned runs as one array, or with slurm.one_job as one job: members first … first+count-1. */
-int submission_send_array(const struct submission *self, const struct run_plan *run_plan, size_t first, size_t count,
-                          struct cb_err *err) CB_MUST_CHECK;
+/* The same for planned runs. `as_one`: equal runs become one array, or with slurm.one_job one job. */
+int submission_send_planned(const struct submission *self, const struct planned *members, size_t count, bool as_one,
+                            bool (*was_stopped)(void), size_t *sent, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -54,10 +54,10 @@ const char *date_text(uint64_t wall_ns, char text[21])
     return text;
 }
 
-void json_write_date(struct json_writer *json, uint64_t wall_ns)
+void json_member_date(struct json_writer *json, const char *key, uint64_t wall_ns)
 {
     char text[21];
-    json_write_text(json, date_text(wall_ns, text));
+    json_member_text(json, key, date_text(wall_ns, text));
 }
 
 int find_only_run(struct cli *cli, struct history *history, char run[64], struct cb_err *err)

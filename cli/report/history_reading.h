@@ -14,8 +14,8 @@ char *figure_short_text(enum metric_id metric, double value, char text[32]);
 /* The UTC date "2026-11-21T12:00:00Z"; NULL for 0. */
 const char *date_text(uint64_t wall_ns, char text[21]);
 
-/* Writes a date as JSON text, null for 0. */
-void json_write_date(struct json_writer *json, uint64_t wall_ns);
+/* The same as a member of a JSON object, null for 0. */
+void json_member_date(struct json_writer *json, const char *key, uint64_t wall_ns);
 
 /* The run named by the verb's only word; LATEST without a word. CB_ERR_USAGE if there are more words. */
 int find_only_run(struct cli *cli, struct history *history, char run[64], struct cb_err *err) CB_MUST_CHECK;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/report/table.h"
+#include "cli/listing.h"
 #include "cli/sites/site_install.h"
 #include "core/hash.h"
 #include "core/log.h"
@@ -21,10 +21,8 @@
 #define FIELD_BYTES 512
 
 struct checks {
-    struct cli *cli;
     struct remote *remote;
-    struct table table;
-    struct json_writer json;
+    struct listing list;
     bool learns; /* set sbcast= if it is needed */
     bool all_well;
 };
@@ -32,19 +30,8 @@ struct checks {
 static void report(struct checks *self, const char *name, bool fine, const char *found, const char *advice)
 {
     self->all_well &= fine;
-    if (!self->cli->json) {
-        table_add(&self->table, fine ? TABLE_GOOD : TABLE_BAD, fine ? "ok" : "failed");
-        table_add(&self->table, TABLE_BOLD, name);
-        table_add(&self->table, TABLE_PLAIN, found);
-        table_add(&self->table, TABLE_PLAIN, fine ? "" : advice);
-        return;
-    }
-    json_write_begin_object(&self->json);
-    json_member_text(&self->json, "name", name);
-    json_member_text(&self->json, "status", fine ? "ok" : "failed");
-    json_member_text(&self->json, "found", found);
-    json_member_text(&self->json, "do", fine ? NULL : advice);
-    json_write_end_object(&self->json);
+    listing_check(&self->list, name, fine ? TABLE_GOOD : TABLE_BAD, fine ? "ok" : "failed", found,
+                  fine ? NULL : advice);
 }
 
 /* Runs a command on the site; if it fails in any way, returns false and its last line in `text`. */
@@ -412,46 +399,22 @@ static void check_pairs(struct checks *self, uint64_t nodes)
 
 /* ---- all of it ---- */
 
-static void check_all(struct checks *self, uint64_t nodes)
-{
-    const char *host = site_text(&self->remote->site, SITE_HOST);
-    report(self, "connection", true, *host ? host : "localhost", NULL);
-    if (!check_programs(self) || !check_slurm(self))
-        return;
-    check_accounting(self);
-    check_node(self);
-    if (self->all_well)
-        check_container(self);
-    if (self->all_well && nodes > 1)
-        check_pairs(self, nodes);
-}
-
 int site_checks(struct cli *cli, struct remote *remote, uint64_t nodes, bool learns, struct cb_err *err)
 {
-    static const char *const headings[] = {"", "what", "found", "to do"};
-    struct checks self = {.cli = cli, .remote = remote, .learns = learns, .all_well = true};
-    int rc = 0;
-    table_init(&self.table, "llll");
-    table_add_headings(&self.table, headings);
-    json_writer_init(&self.json, &cli->out, 2);
-    if (cli->json) {
-        json_write_begin_object(&self.json);
-        json_member_text(&self.json, "site", remote->site.name);
-        json_write_key(&self.json, "checks");
-        json_write_begin_array(&self.json);
+    const char *host = site_text(&remote->site, SITE_HOST);
+    struct checks self = {.remote = remote, .learns = learns, .all_well = true};
+    listing_init_checks(&self.list, cli, remote->site.name);
+    report(&self, "connection", true, *host ? host : "localhost", NULL);
+    if (check_programs(&self) && check_slurm(&self)) {
+        check_accounting(&self);
+        check_node(&self);
+        if (self.all_well)
+            check_container(&self);
+        if (self.all_well && nodes > 1)
+            check_pairs(&self, nodes);
     }
-    check_all(&self, nodes);
-    if (cli->json) {
-        json_write_end_array(&self.json);
-        json_member_bool(&self.json, "ok", self.all_well);
-        json_write_end_object(&self.json);
-        rc = cli_end_json(cli, err);
-    } else {
-        rc = table_write(&self.table, 0, cli->colour, &cli->out, err);
+    int rc = listing_end_checks(&self.list, self.all_well, 0, err);
+    if (!cli->json)
         buf_printf(&cli->out, "\nsite %s is %sready\n", remote->site.name, self.all_well ? "" : "not ");
-    }
-    table_release(&self.table);
-    if (!self.all_well)
-        cli->exit_code = CB_EXIT_INFRASTRUCTURE;
     return rc;
 }

@@ -10,7 +10,7 @@
 
 #include "cli/jobs/job_status.h"
 #include "cli/jobs/site_runs.h"
-#include "cli/jobs/submission_after.h"
+#include "cli/jobs/submission.h"
 #include "core/alloc.h"
 #include "core/log.h"
 #include "core/path.h"
@@ -24,7 +24,6 @@
 #define FIRST_PAUSE_NS (1 * NS_PER_S)
 #define LONGEST_PAUSE_NS (10 * NS_PER_S)
 #define FORGET_S 3600 /* after this long, a question unknown to the site is dropped */
-#define ASKED "asked"
 
 /* ---- settings ---- */
 
@@ -44,30 +43,9 @@ static void write_quoted(struct buf *out, const char *text)
     buf_append_char(out, '"');
 }
 
-static void write_setting(struct buf *out, const struct setting *setting)
+static bool has_key(const struct setting_list *list, size_t from, const char *key)
 {
-    write_quoted(out, setting->key);
-    buf_append_text(out, ": [");
-    for (size_t i = 0; i < setting->value_count; i++) {
-        buf_append_text(out, i ? ", " : "");
-        write_quoted(out, setting->values[i]);
-    }
-    buf_append_text(out, "]\n");
-}
-
-/* A key given again later replaces the earlier setting; zip accumulates. */
-static bool is_replaced(const struct setting_list *list, size_t index)
-{
-    const char *key = list->items[index].key;
-    for (size_t i = index + 1; i < list->count && strcmp(key, "zip") != 0; i++)
-        if (strcmp(list->items[i].key, key) == 0)
-            return true;
-    return false;
-}
-
-static bool has_key(const struct setting_list *list, const char *key)
-{
-    for (size_t i = 0; i < list->count; i++)
+    for (size_t i = from; i < list->count; i++)
         if (strcmp(list->items[i].key, key) == 0)
             return true;
     return false;
@@ -89,30 +67,29 @@ static int write_settings(const struct setting_list *list, const struct site *si
 {
     for (size_t i = 0; i < SITE_DEFAULTS; i++) {
         const char *value = site_text(site, site_defaults[i].key);
-        if (!*value || has_key(list, site_defaults[i].option))
+        if (!*value || has_key(list, 0, site_defaults[i].option))
             continue;
         write_quoted(out, site_defaults[i].option);
         buf_append_text(out, ": ");
         write_quoted(out, value);
         buf_append_char(out, '\n');
     }
-    for (size_t i = 0; i < list->count; i++)
-        if (!is_replaced(list, i))
-            write_setting(out, &list->items[i]);
+    for (size_t i = 0; i < list->count; i++) {
+        const struct setting *setting = &list->items[i];
+        if (strcmp(setting->key, "zip") != 0 && has_key(list, i + 1, setting->key))
+            continue; /* a key given again later replaces the earlier setting; zip accumulates */
+        write_quoted(out, setting->key);
+        buf_append_text(out, ": [");
+        for (size_t k = 0; k < setting->value_count; k++) {
+            buf_append_text(out, k ? ", " : "");
+            write_quoted(out, setting->values[k]);
+        }
+        buf_append_text(out, "]\n");
+    }
     return buf_check(out, "the settings", err);
 }
 
 /* ---- words ---- */
-
-/* Flags that only concern this side. */
-static bool stays_here(const char *flag)
-{
-    static const char *const here[] = {"site", "wait", "watch", "id", "f"};
-    for (size_t i = 0; i < sizeof here / sizeof *here; i++)
-        if (strcmp(flag, here[i]) == 0)
-            return true;
-    return false;
-}
 
 /* A command line for the site: verb, words, and flags except those for this side. Settings become a YAML text on its
  * standard input, including the site's own if the user does not set them. */
@@ -144,25 +121,24 @@ static void add_site_words(struct remote_words *self, const struct cli *cli, con
     }
 }
 
-static void add_flag(struct remote_words *self, const struct given_flag *given)
-{
-    const char *dashes = given->flag->name[1] ? "--" : "-";
-    if (stays_here(given->flag->name))
-        return;
-    buf_printf(&self->texts, "%s%s%s%s%c", dashes, given->flag->name, given->value ? "=" : "",
-               given->value ? given->value : "", '\0');
-    self->count++;
-}
-
 static int remote_words_init(struct remote_words *self, const struct cli *cli, const struct site *site,
                              struct cb_err *err)
 {
+    static const char *const here[] = {"site", "wait", "watch", "id", "f"}; /* flags that only concern this side */
     *self = (struct remote_words){0};
     buf_init(&self->texts, WORDS_MAX_BYTES);
     buf_init(&self->settings, SETTINGS_MAX_BYTES);
     add_text(self, cli->verb->name);
-    for (size_t i = 0; i < cli->flag_count; i++)
-        add_flag(self, &cli->flags[i]);
+    for (size_t i = 0; i < cli->flag_count; i++) {
+        const char *name = cli->flags[i].flag->name, *value = cli->flags[i].value;
+        size_t k = 0;
+        while (k < sizeof here / sizeof *here && strcmp(name, here[k]) != 0)
+            k++;
+        if (k < sizeof here / sizeof *here)
+            continue;
+        buf_printf(&self->texts, "%s%s%s%s%c", name[1] ? "--" : "-", name, value ? "=" : "", value ? value : "", '\0');
+        self->count++;
+    }
     if (cli->quiet)
         add_text(self, "-q");
     if (cli->verbose)
@@ -217,66 +193,56 @@ static int check_settings(struct cli *cli, const char *after, struct cb_err *err
     return rc;
 }
 
-static int pass(struct cli *cli, struct remote *remote, struct cb_err *err)
+static int pass(struct cli *cli, const char *site, const char *after, struct cb_err *err)
 {
-    struct remote_words words;
+    struct remote remote;
+    struct remote_words words = {0};
     struct transport_answer answer;
+    int rc = check_settings(cli, after, err);
+    if (rc)
+        return rc;
     transport_answer_init(&answer);
-    int rc = remote_words_init(&words, cli, &remote->site, err);
+    rc = remote_open(&remote, site, err);
+    if (rc == 0)
+        rc = remote_words_init(&words, cli, &remote.site, err);
     const struct remote_call call = {
         .words = words.items, .input = words.settings.len ? words.settings.data : NULL, .timeout_ns = REMOTE_LONG_NS};
     if (rc == 0)
-        rc = remote_run(remote, &call, &answer, err);
+        rc = remote_run(&remote, &call, &answer, err);
     if (rc == 0) {
         buf_append(&cli->out, answer.out.data, answer.out.len);
-        remote_tell(remote, &answer);
+        remote_tell(&remote, &answer);
         cli->exit_code = answer.exit_status;
     }
     transport_answer_release(&answer);
     remote_words_release(&words);
-    return rc;
-}
-
-static int pass_after(struct cli *cli, const char *site, const char *after, struct cb_err *err)
-{
-    struct remote remote;
-    int rc = check_settings(cli, after, err);
-    if (rc)
-        return rc;
-    rc = remote_open(&remote, site, err);
-    if (rc == 0)
-        rc = pass(cli, &remote, err);
     remote_release(&remote);
     return rc;
 }
 
 int remote_pass(struct cli *cli, const char *site, struct cb_err *err)
 {
-    return pass_after(cli, site, NULL, err);
+    return pass(cli, site, NULL, err);
 }
 
 /* ---- what was asked, in case we end before the answer ---- */
 
 static int asked_path(struct history *history, const char *id, char path[PATH_MAX], struct cb_err *err)
 {
-    if (path_format(path, PATH_MAX, err, "%s/" ASKED "%s%s", history_folder(history), *id ? "/" : "", id))
-        return CB_ERR_USAGE;
-    return 0;
+    return path_format(path, PATH_MAX, err, "%s/asked%s%s", history_folder(history), *id ? "/" : "", id);
 }
 
 static int note_asked(struct history *history, const char *site, const char *id, struct cb_err *err)
 {
-    char path[PATH_MAX];
+    char folder[PATH_MAX], path[PATH_MAX];
     struct buf text;
-    int rc = asked_path(history, "", path, err);
-    if (rc == 0 && mkdir(path, 0700) < 0 && errno != EEXIST)
-        rc = cb_fail_errno(err, errno, "creating the folder %s", path);
-    if (rc == 0)
-        rc = asked_path(history, id, path, err);
+    if (asked_path(history, "", folder, err) || asked_path(history, id, path, err))
+        return CB_ERR_USAGE;
+    if (mkdir(folder, 0700) < 0 && errno != EEXIST)
+        return cb_fail_errno(err, errno, "creating the folder %s", folder);
     buf_init(&text, 256);
     buf_printf(&text, "%s\n", site);
-    if (rc == 0)
-        rc = buf_write_file(&text, path, 0600, err);
+    int rc = buf_write_file(&text, path, 0600, err);
     buf_release(&text);
     return rc;
 }
@@ -334,8 +300,7 @@ struct submitting {
     struct cli *cli;
     const char *site;
     char id[64];
-    struct history *history;
-    struct job_list list;
+    struct job_list list; /* with the history */
     struct remote_words words;
     struct json_value *answer;
 };
@@ -379,70 +344,58 @@ static int ask(struct submitting *self, struct cb_err *err)
     }
 }
 
-static int say(struct submitting *self, struct cb_err *err)
-{
-    const struct json_value *runs = json_get(self->answer, "runs");
-    size_t count = json_count(runs);
-    const char *sweep = NULL, *run = "", *job;
-    struct job_range jobs = {0};
-    if (count == 0 || !json_as_text(json_get(json_at(runs, 0), "run"), &run))
-        return cb_fail(err, CB_ERR_FORMAT, "site %s names no run that it has submitted", self->site);
-    if (!json_as_text(json_get(self->answer, "sweep"), &sweep))
-        sweep = NULL;
-    for (size_t i = 0; i < count; i++)
-        if (json_as_text(json_get(json_at(runs, i), "job"), &job))
-            job_range_add(&jobs, job);
-    struct buf *out = &self->cli->out;
-    if (count == 1)
-        buf_printf(out, "submitted run %s on site %s", run, self->site);
-    else
-        buf_printf(out, "submitted %zu runs  (sweep %s) on site %s", count, sweep ? sweep : self->id, self->site);
-    if (jobs.first) /* a run in a pool's spool has no job */
-        buf_printf(out, ": job %s", jobs.first);
-    if (jobs.first && strcmp(jobs.first, jobs.last) != 0)
-        buf_printf(out, " … %s", jobs.last);
-    buf_printf(out, "     next: ckptbench status %s\n", count == 1 ? run : sweep ? sweep : self->id);
-    return 0;
-}
-
-static int say_json(struct submitting *self, struct cb_err *err)
-{
-    const struct json_value *runs = json_get(self->answer, "runs");
-    struct json_writer json;
-    const char *text;
-    json_writer_init(&json, &self->cli->out, 2);
-    json_write_begin_object(&json);
-    json_member_text(&json, "sweep", json_as_text(json_get(self->answer, "sweep"), &text) ? text : NULL);
-    json_member_text(&json, "site", self->site);
-    json_write_key(&json, "runs");
-    json_write_begin_array(&json);
-    for (size_t i = 0; i < json_count(runs); i++) {
-        json_write_begin_object(&json);
-        json_member_text(&json, "run", json_as_text(json_get(json_at(runs, i), "run"), &text) ? text : NULL);
-        json_member_text(&json, "job", json_as_text(json_get(json_at(runs, i), "job"), &text) ? text : NULL);
-        json_write_end_object(&json);
-    }
-    json_write_end_array(&json);
-    json_write_end_object(&json);
-    return cli_end_json(self->cli, err);
-}
-
+/* Adds the runs and their jobs to the list. */
 static int take_sent(struct submitting *self, struct cb_err *err)
 {
     struct remote *remote;
-    struct run_selection selection = {0};
-    const char *const words[] = {self->id};
+    const struct json_value *runs = json_get(self->answer, "runs");
+    const char *run, *job;
     int rc = job_list_site(&self->list, self->site, &remote, err);
     if (rc == 0)
-        rc = remote_runs_take_named(remote, self->history, self->id, err);
+        rc = remote_runs_take_named(remote, self->list.history, self->id, err);
     if (rc)
         return cb_context(err, "%s is submitted; `ckptbench status` takes it in", self->id);
-    forget_asked(self->history, self->id);
-    rc = history_select(self->history, words, 1, &selection, err);
-    if (rc == 0)
-        rc = job_list_add(&self->list, &selection, err);
-    run_selection_release(&selection);
+    forget_asked(self->list.history, self->id);
+    rc = job_list_add(&self->list, (const char *const[]){self->id}, 1, err);
+    for (size_t i = 0; rc == 0 && i < json_count(runs); i++) {
+        if (!json_as_text(json_get(json_at(runs, i), "run"), &run) ||
+            !json_as_text(json_get(json_at(runs, i), "job"), &job))
+            continue; /* a run in a pool's spool has no job */
+        for (size_t k = 0; k < self->list.count; k++)
+            if (strcmp(self->list.items[k].run, run) == 0)
+                snprintf(self->list.items[k].record.job, sizeof self->list.items[k].record.job, "%s", job);
+    }
     return rc;
+}
+
+static int say(struct submitting *self, struct cb_err *err)
+{
+    const struct job_list *list = &self->list;
+    const char *sweep;
+    struct job_range jobs = {0};
+    if (list->count == 0)
+        return cb_fail(err, CB_ERR_FORMAT, "site %s names no run that it has submitted", self->site);
+    if (!json_as_text(json_get(self->answer, "sweep"), &sweep))
+        sweep = NULL;
+    if (self->cli->json)
+        return job_status_write_submitted(self->cli, list, sweep, self->site, err);
+    for (size_t i = 0; i < list->count; i++)
+        if (*list->items[i].record.job)
+            job_range_add(&jobs, list->items[i].record.job);
+    struct buf *out = &self->cli->out;
+    if (list->count == 1)
+        buf_printf(out, "submitted run %s on site %s", list->items[0].run, self->site);
+    else
+        buf_printf(out, "submitted %zu runs  (sweep %s) on site %s", list->count, sweep ? sweep : self->id, self->site);
+    if (jobs.first)
+        buf_printf(out, ": job %s", jobs.first);
+    if (jobs.first && strcmp(jobs.first, jobs.last) != 0)
+        buf_printf(out, " … %s", jobs.last);
+    buf_printf(out, "     next: ckptbench status %s\n",
+               list->count == 1 ? list->items[0].run
+               : sweep          ? sweep
+                                : self->id);
+    return 0;
 }
 
 /* Builds the words, and chooses the id of the runs. */
@@ -466,7 +419,7 @@ static int prepare(struct submitting *self, char flag[80], struct cb_err *err)
     snprintf(flag, 80, "--id=%s", self->id);
     if (!resumed)
         words->items[words->count++] = flag;
-    return note_asked(self->history, self->site, self->id, err);
+    return note_asked(self->list.history, self->site, self->id, err);
 }
 
 static int submit(struct submitting *self, struct cb_err *err)
@@ -476,18 +429,16 @@ static int submit(struct submitting *self, struct cb_err *err)
     if (rc == 0) {
         rc = ask(self, err);
         if (rc == CB_ERR_USAGE || rc == CB_ERR_UNSUPPORTED || rc == CB_ERR_NOT_FOUND)
-            forget_asked(self->history, self->id); /* refused: nothing was planned */
+            forget_asked(self->list.history, self->id); /* refused: nothing was planned */
     }
     if (rc == 0)
         rc = take_sent(self, err);
     if (rc == 0)
-        rc = self->cli->json ? say_json(self, err) : say(self, err);
-    if (rc == 0 && cli_has_flag(self->cli, "wait")) {
-        rc = cli_flush(self->cli, err);
-        if (rc == 0)
-            rc = job_status_wait(self->cli, &self->list, err);
-    }
-    return rc;
+        rc = say(self, err);
+    if (rc || !cli_has_flag(self->cli, "wait"))
+        return rc;
+    rc = cli_flush(self->cli, err);
+    return rc ? rc : job_status_wait(self->cli, &self->list, err);
 }
 
 int remote_submit(struct cli *cli, const char *site, struct cb_err *err)
@@ -495,19 +446,15 @@ int remote_submit(struct cli *cli, const char *site, struct cb_err *err)
     struct submitting self = {.cli = cli, .site = site};
     const char *after = cli_flag_value(cli, "after");
     if (cli_has_flag(cli, "dry-run"))
-        return pass_after(cli, site, after, err);
+        return pass(cli, site, after, err);
     int rc = check_settings(cli, after, err);
-    if (rc == 0)
-        rc = history_open(NULL, &self.history, err);
     if (rc)
         return rc;
-    rc = job_list_init(&self.list, self.history, err);
+    rc = job_list_init(&self.list, NULL, err);
     if (rc == 0)
         rc = submit(&self, err);
     json_value_free(self.answer);
-    if (self.words.items)
-        remote_words_release(&self.words);
+    remote_words_release(&self.words);
     job_list_release(&self.list);
-    history_close(self.history);
     return rc;
 }

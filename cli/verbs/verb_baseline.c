@@ -1,17 +1,17 @@
 /* ckptbench baseline: named sets of runs to compare with. */
+#include <stdio.h>
 #include <string.h>
 
 #include "cli/cli.h"
-#include "cli/report/history_reading.h"
-#include "cli/report/table.h"
+#include "cli/listing.h"
 #include "core/alloc.h"
 #include "core/log.h"
 #include "core/units.h"
+#include "db/history.h"
 
-struct listing {
+struct baselines {
     struct history *history;
-    struct table table;
-    struct json_writer json;
+    struct listing list;
 };
 
 static int count_runs(struct history *history, const struct baseline *baseline, size_t *count, struct cb_err *err)
@@ -26,77 +26,47 @@ static int count_runs(struct history *history, const struct baseline *baseline, 
     return 0;
 }
 
-static void join_words(const struct baseline *baseline, struct buf *out)
+static int add_line(void *context, const struct baseline *baseline, struct cb_err *err)
 {
-    for (size_t i = 0; i < baseline->word_count; i++)
-        buf_printf(out, "%s%s", i ? " " : "", baseline->words[i]);
-}
-
-static int table_line(void *context, const struct baseline *baseline, struct cb_err *err)
-{
-    struct listing *self = context;
+    struct baselines *self = context;
+    struct listing *list = &self->list;
     struct buf words;
+    char window[48] = "fixed";
     size_t count;
     int rc = count_runs(self->history, baseline, &count, err);
     if (rc)
         return rc;
     buf_init(&words, 1u << 16);
-    join_words(baseline, &words);
-    table_add(&self->table, TABLE_BOLD, baseline->name);
-    if (baseline->window)
-        table_addf(&self->table, TABLE_PLAIN, "the newest %llu", (unsigned long long)baseline->window);
-    else
-        table_add(&self->table, TABLE_PLAIN, "fixed");
-    table_addf(&self->table, TABLE_PLAIN, "%zu", count);
-    table_add(&self->table, TABLE_PLAIN, words.data);
-    buf_release(&words);
-    return 0;
-}
-
-static int json_line(void *context, const struct baseline *baseline, struct cb_err *err)
-{
-    struct listing *self = context;
-    size_t count;
-    int rc = count_runs(self->history, baseline, &count, err);
-    if (rc)
-        return rc;
-    json_write_begin_object(&self->json);
-    json_member_text(&self->json, "baseline", baseline->name);
-    json_write_key(&self->json, "window");
-    if (baseline->window)
-        json_write_u64(&self->json, baseline->window);
-    else
-        json_write_null(&self->json);
-    json_member_u64(&self->json, "n", count);
-    json_write_key(&self->json, baseline->window ? "filters" : "runs");
-    json_write_begin_array(&self->json);
     for (size_t i = 0; i < baseline->word_count; i++)
-        json_write_text(&self->json, baseline->words[i]);
-    json_write_end_array(&self->json);
-    json_write_end_object(&self->json);
+        buf_printf(&words, "%s%s", i ? " " : "", baseline->words[i]);
+    if (baseline->window)
+        snprintf(window, sizeof window, "the newest %llu", (unsigned long long)baseline->window);
+    listing_begin_row(list);
+    listing_text(list, "baseline", TABLE_BOLD, baseline->name);
+    if (list->cli->json)
+        json_member_u64_or_null(&list->json, "window", baseline->window != 0, baseline->window);
+    else
+        table_add(&list->table, TABLE_PLAIN, window);
+    listing_u64(list, "n", count);
+    if (list->cli->json) {
+        json_member_array(&list->json, baseline->window ? "filters" : "runs");
+        for (size_t i = 0; i < baseline->word_count; i++)
+            json_write_text(&list->json, baseline->words[i]);
+        json_write_end_array(&list->json);
+    } else {
+        table_add(&list->table, TABLE_PLAIN, words.data);
+    }
+    listing_end_row(list);
+    buf_release(&words);
     return 0;
 }
 
 static int list_baselines(struct cli *cli, struct history *history, struct cb_err *err)
 {
-    struct listing self = {.history = history};
-    int rc;
-    if (cli->json) {
-        json_writer_init(&self.json, &cli->out, 0);
-        json_write_begin_array(&self.json);
-        rc = history_each_baseline(history, json_line, &self, err);
-        json_write_end_array(&self.json);
-        return rc ? rc : cli_end_json(cli, err);
-    }
-    table_init(&self.table, "llrl");
-    table_add_headings(&self.table, (const char *const[]){"BASELINE", "KIND", "RUNS", "OF"});
-    rc = history_each_baseline(history, table_line, &self, err);
-    if (rc == 0 && self.table.count == self.table.columns)
-        log_info("no baselines yet: `ckptbench baseline set NAME RUN…` makes one");
-    else if (rc == 0)
-        rc = table_write(&self.table, 0, cli->colour, &cli->out, err);
-    table_release(&self.table);
-    return rc;
+    struct baselines self = {.history = history};
+    listing_init(&self.list, cli, 0, "llrl", (const char *const[]){"BASELINE", "KIND", "RUNS", "OF"});
+    self.list.if_empty = "no baselines yet: `ckptbench baseline set NAME RUN…` makes one";
+    return listing_end(&self.list, history_each_baseline(history, add_line, &self, err), err);
 }
 
 /* The words are window=10 and filters. */

@@ -38,37 +38,19 @@ static int cancel_planned(struct job_list *list, struct job_entry *entry, struct
     return rc;
 }
 
-/* Records the request, so that the end of the job is explained later. */
-static int write_asked(struct job_entry *entry, struct cb_err *err)
-{
-    int fd, rc = job_folder_lock(entry->folder, &fd, err);
-    if (rc || fd < 0)
-        return rc;
-    entry->record.cancel_asked = true;
-    rc = job_record_write(entry->folder, &entry->record, err);
-    job_folder_unlock(fd);
-    return rc;
-}
-
-/* A failure to record it (a full disk) must not prevent the cancellation. */
+/* Records the request, so that the end of the job is explained later. A failure to record it (a full disk) must not
+ * prevent the cancellation. */
 static void note_asked(struct job_entry *entry)
 {
     struct cb_err err;
-    if (write_asked(entry, &err))
-        log_error("run %s: %s; cancelled all the same", entry->run, err.message);
-}
-
-/* The run's job belongs to the pool, which continues. */
-static int cancel_in_pool(struct job_list *list, struct job_entry *entry, struct cb_err *err)
-{
-    bool nowhere;
-    int rc = pool_cancel_run(&entry->record, entry->run, &nowhere, err);
+    int fd, rc = job_folder_lock(entry->folder, &fd, &err);
+    if (rc == 0 && fd >= 0) {
+        entry->record.cancel_asked = true;
+        rc = job_record_write(entry->folder, &entry->record, &err);
+        job_folder_unlock(fd);
+    }
     if (rc)
-        return rc;
-    if (nowhere && entry->seen.attempts == 0)
-        return cancel_planned(list, entry, err);
-    note_asked(entry);
-    return 0;
+        log_error("run %s: %s; cancelled all the same", entry->run, err.message);
 }
 
 static int cancel_entry(struct job_list *list, struct job_entry *entry, const char **ids, size_t *count,
@@ -79,9 +61,17 @@ static int cancel_entry(struct job_list *list, struct job_entry *entry, const ch
         return 0;
     }
     if (job_entry_is_away(entry))
-        return 0; /* its site cancels it */
-    if (*entry->record.pool)
-        return cancel_in_pool(list, entry, err);
+        return 0;              /* its site cancels it */
+    if (*entry->record.pool) { /* the run's job belongs to the pool, which continues */
+        bool nowhere;
+        int rc = pool_cancel_run(&entry->record, entry->run, &nowhere, err);
+        if (rc)
+            return rc;
+        if (nowhere && entry->seen.attempts == 0)
+            return cancel_planned(list, entry, err);
+        note_asked(entry);
+        return 0;
+    }
     bool only_planned = entry->verdict.state == JOB_PLANNED && entry->seen.attempts == 0;
     if (!entry->has_record && !only_planned)
         return cb_fail(err, CB_ERR_USAGE, "run %s is no job of Slurm: stop it where it runs, with Ctrl-C", entry->run);
@@ -97,27 +87,9 @@ static int cancel_entry(struct job_list *list, struct job_entry *entry, const ch
     return cancel_planned(list, entry, err);
 }
 
-/* Asks each site once for all of its runs. */
-static int cancel_away(struct job_list *list, struct cb_err *err)
-{
-    int rc = 0;
-    for (size_t i = 0; i < list->count; i++)
-        list->items[i].was_asked_for = false;
-    for (size_t i = 0; rc == 0 && i < list->count; i++) {
-        struct remote *remote;
-        if (!job_entry_is_away(&list->items[i]) || list->items[i].was_asked_for)
-            continue;
-        for (size_t k = i; k < list->count; k++)
-            list->items[k].was_asked_for |= strcmp(list->items[k].site, list->items[i].site) == 0;
-        rc = job_list_site(list, list->items[i].site, &remote, err);
-        if (rc == 0)
-            rc = remote_runs_cancel(remote, list, err);
-    }
-    return rc;
-}
-
 static int cancel_all(struct cli *cli, struct job_list *list, struct cb_err *err)
 {
+    char site[64];
     size_t count = 0;
     const char **ids = calloc(list->count + 1, sizeof *ids);
     int rc = ids ? job_list_sync(list, err) : alloc_fail(err, "for %zu jobs", list->count);
@@ -128,8 +100,14 @@ static int cancel_all(struct cli *cli, struct job_list *list, struct cb_err *err
     if (rc == 0 && count)
         rc = slurm_cancel(&list->client, ids, count, err);
     free(ids);
-    if (rc == 0)
-        rc = cancel_away(list, err);
+    for (size_t i = 0; i < list->count; i++)
+        list->items[i].was_asked_for = false;
+    while (rc == 0 && job_list_next_site(list, site)) {
+        struct remote *remote;
+        rc = job_list_site(list, site, &remote, err);
+        if (rc == 0)
+            rc = remote_runs_cancel(remote, list, err);
+    }
     uint64_t deadline_ns = clock_monotonic_ns() + SETTLE_NS;
     while (rc == 0 && (rc = job_list_sync(list, err)) == 0 && !job_list_is_final(list) &&
            clock_monotonic_ns() < deadline_ns)
@@ -141,38 +119,20 @@ static int cancel_all(struct cli *cli, struct job_list *list, struct cb_err *err
     return rc ? rc : job_status_write(cli, list, err);
 }
 
-/* --site: adds runs that the local history does not know yet. */
-static int take_from_site(struct cli *cli, struct job_list *list, struct cb_err *err)
-{
-    struct remote *remote;
-    const char *site = cli_flag_value(cli, "site");
-    if (!site)
-        return 0;
-    int rc = job_list_site(list, site, &remote, err);
-    return rc ? rc : remote_runs_take(remote, list->history, cli->words, cli->word_count, err);
-}
-
 static int run_cancel(struct cli *cli, struct cb_err *err)
 {
-    struct history *history = NULL;
-    struct job_list list = {0};
-    struct run_selection selection = {0};
+    const char *site = cli_flag_value(cli, "site");
+    struct job_list list;
     if (cli->word_count == 0)
         return cb_fail(err, CB_ERR_USAGE, "cancel what? `ckptbench cancel RUN…`; `ckptbench status` lists them");
-    int rc = history_open(NULL, &history, err);
+    int rc = job_list_init(&list, NULL, err);
+    if (rc == 0 && site)
+        rc = job_list_take(&list, site, cli->words, cli->word_count, err);
     if (rc == 0)
-        rc = job_list_init(&list, history, err);
-    if (rc == 0)
-        rc = take_from_site(cli, &list, err);
-    if (rc == 0)
-        rc = history_select(history, cli->words, cli->word_count, &selection, err);
-    if (rc == 0)
-        rc = job_list_add(&list, &selection, err);
+        rc = job_list_add(&list, cli->words, cli->word_count, err);
     if (rc == 0)
         rc = cancel_all(cli, &list, err);
-    run_selection_release(&selection);
     job_list_release(&list);
-    history_close(history);
     return rc;
 }
 

@@ -2,20 +2,18 @@
  *
  * Removes data only if everything shows that it is ours: the store has our marker, the folder has a claim with the
  * name of a run whose manifest is here, and the names are those that runs use. Everything else stays. */
-#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "ckpt/format/format.h"
 #include "cli/cli.h"
+#include "cli/listing.h"
 #include "cli/plan/store_location.h"
-#include "cli/report/history_reading.h"
-#include "cli/report/table.h"
 #include "cli/sites/site_verb.h"
 #include "core/alloc.h"
 #include "core/log.h"
 #include "core/units.h"
+#include "db/history.h"
 #include "run/run_folder.h"
 #include "run/workload_kind.h"
 #include "setup/folder/claim.h"
@@ -167,12 +165,6 @@ static bool look_at(struct leftover *item)
     return is_there;
 }
 
-/* A training resumes from its checkpoints, above all after a failure. */
-static bool is_training(const struct experiment *experiment)
-{
-    return workload_kind_of(experiment)->trains;
-}
-
 static bool has_ended(const struct run_info *info)
 {
     return strcmp(info->state, "done") == 0 || strcmp(info->state, "failed") == 0 ||
@@ -194,7 +186,7 @@ static int take_run(struct cleaning *self, struct run_info *info, struct cb_err 
         .store = strdup(uri.inner),
         .suffix = strdup(*suffix ? suffix : info->run),
         .ended = ended,
-        .kept = is_training(info->experiment) ||
+        .kept = workload_kind_of(info->experiment)->trains || /* which resumes from them, above all after a failure */
                 (info->outcome[0] && strcmp(info->outcome, "pass") == 0 && claim_is_to_keep(info->experiment)),
         .experiment = info->experiment};
     snprintf(item->run, sizeof item->run, "%s", info->run);
@@ -304,26 +296,12 @@ static bool is_wanted(const struct cleaning *self, const struct leftover *item)
 
 static bool may_remove(const struct cleaning *self, size_t wanted)
 {
-    char answer[16] = "";
-    if (wanted == 0 || cli_has_flag(self->cli, "yes"))
-        return wanted > 0;
-    if (!isatty(STDIN_FILENO) || !isatty(STDERR_FILENO) || self->cli->json) {
-        log_info("nothing removed: --yes removes");
-        return false;
-    }
-    fprintf(stderr, "remove the checkpoints of %zu run%s? [y/N] ", wanted, units_plural(wanted));
-    return fgets(answer, sizeof answer, stdin) && tolower((unsigned char)answer[0]) == 'y';
+    char question[64];
+    snprintf(question, sizeof question, "remove the checkpoints of %zu run%s?", wanted, units_plural(wanted));
+    return wanted > 0 && cli_confirms(self->cli, question, "nothing removed: --yes removes");
 }
 
 /* ---- saying ---- */
-
-static const char *why_it_is_there(const struct leftover *item)
-{
-    return !item->ended       ? "not ended"
-           : item->kept       ? "kept on purpose"
-           : item->files == 0 ? "an empty folder"
-                              : "left behind";
-}
 
 /* How much removing frees, and how much stays. */
 static void write_sums(const struct cleaning *self, struct buf *out)
@@ -354,50 +332,44 @@ static void write_sums(const struct cleaning *self, struct buf *out)
     buf_append_char(out, '\n');
 }
 
-static int write_table(struct cleaning *self, struct cb_err *err)
+static void add_row(struct listing *list, const struct leftover *item)
+{
+    char place[1024];
+    listing_begin_row(list);
+    listing_text(list, "run", TABLE_BOLD, item->run);
+    if (list->cli->json)
+        json_member_text(&list->json, "store", item->store);
+    else
+        table_add(&list->table, TABLE_PLAIN, store_location_shorten(item->store, place, sizeof place));
+    listing_text(list, "checkpoint", TABLE_PLAIN, item->suffix);
+    listing_u64(list, "files", item->files);
+    listing_bytes(list, "bytes", item->bytes);
+    if (list->cli->json) {
+        json_member_bool(&list->json, "ended", item->ended);
+        json_member_bool(&list->json, "kept", item->kept);
+        json_member_bool(&list->json, "removed", item->removed);
+    } else {
+        table_add(&list->table, TABLE_PLAIN,
+                  !item->ended       ? "not ended"
+                  : item->kept       ? "kept on purpose"
+                  : item->files == 0 ? "an empty folder"
+                                     : "left behind");
+    }
+    listing_end_row(list);
+}
+
+static int write_list(struct cleaning *self, struct cb_err *err)
 {
     static const char *const headings[] = {"RUN", "STORE", "CHECKPOINT", "FILES", "SIZE", "WHY"};
-    struct table table;
-    char size[32], place[1024];
-    table_init(&table, "lllrrl");
-    table_add_headings(&table, headings);
-    for (size_t i = 0; i < self->count; i++) {
-        const struct leftover *item = &self->items[i];
-        table_add(&table, TABLE_BOLD, item->run);
-        table_add(&table, TABLE_PLAIN, store_location_shorten(item->store, place, sizeof place));
-        table_add(&table, TABLE_PLAIN, item->suffix);
-        table_addf(&table, TABLE_PLAIN, "%zu", item->files);
-        table_add(&table, TABLE_PLAIN, units_format_bytes((double)item->bytes, size));
-        table_add(&table, TABLE_PLAIN, why_it_is_there(item));
-    }
-    int rc = table_write(&table, 0, self->cli->colour, &self->cli->out, err);
-    table_release(&table);
-    if (rc)
+    struct listing list;
+    listing_init(&list, self->cli, 2, "lllrrl", headings);
+    for (size_t i = 0; i < self->count; i++)
+        add_row(&list, &self->items[i]);
+    int rc = listing_end(&list, 0, err);
+    if (rc || self->cli->json)
         return rc;
     write_sums(self, &self->cli->out);
     return cli_flush(self->cli, err);
-}
-
-static int write_json(struct cleaning *self, struct cb_err *err)
-{
-    struct json_writer json;
-    json_writer_init(&json, &self->cli->out, 2);
-    json_write_begin_array(&json);
-    for (size_t i = 0; i < self->count; i++) {
-        const struct leftover *item = &self->items[i];
-        json_write_begin_object(&json);
-        json_member_text(&json, "run", item->run);
-        json_member_text(&json, "store", item->store);
-        json_member_text(&json, "checkpoint", item->suffix);
-        json_member_u64(&json, "files", item->files);
-        json_member_u64(&json, "bytes", item->bytes);
-        json_member_bool(&json, "ended", item->ended);
-        json_member_bool(&json, "kept", item->kept);
-        json_member_bool(&json, "removed", item->removed);
-        json_write_end_object(&json);
-    }
-    json_write_end_array(&json);
-    return cli_end_json(self->cli, err);
 }
 
 /* ---- the verb ---- */
@@ -421,7 +393,7 @@ static int clean(struct cleaning *self, struct cb_err *err)
     if (rc == 0 && self->count == 0)
         log_info("no run left a checkpoint that is in reach");
     if (rc == 0 && self->count && !self->cli->json)
-        rc = write_table(self, err);
+        rc = write_list(self, err);
     for (size_t i = 0; i < self->count; i++)
         wanted += is_wanted(self, &self->items[i]);
     if (rc == 0 && self->count > 0 && wanted == 0)
@@ -432,7 +404,7 @@ static int clean(struct cleaning *self, struct cb_err *err)
             rc = remove_leftover(&self->items[i], err);
     if (rc == 0 && remove)
         log_info("removed the checkpoints of %zu run%s", wanted, units_plural(wanted));
-    return rc || !self->cli->json ? rc : write_json(self, err);
+    return rc || !self->cli->json ? rc : write_list(self, err);
 }
 
 static int run_clean(struct cli *cli, struct cb_err *err)

@@ -35,7 +35,7 @@ struct collection {
     struct json_writer json;
     bool as_json;
     uint64_t silence_ns; /* an agent without a sign of life for this long is dead */
-    size_t ingested, known, unsealed, failed, sealed;
+    size_t ingested, known, unsealed, failed;
 };
 
 static void report(struct collection *self, const char *run, const char *result, const char *note)
@@ -78,64 +78,45 @@ static uint64_t last_sign_ns(const char *attempt_path)
     return newest;
 }
 
-static void describe_loss(const char *attempt_path, char *message, size_t size)
-{
-    struct progress progress;
-    if (progress_read(attempt_path, &progress, NULL))
-        snprintf(message, size, "the agent vanished before it reported any progress");
-    else if (progress.op[0])
-        snprintf(message, size, "the agent vanished at %s %u/%u (%s)%s%s", progress.op, progress.iteration,
-                 progress.iterations, progress.state, progress.note[0] ? ": " : "", progress.note);
-    else
-        snprintf(message, size, "the agent vanished while %s%s%s", progress.state, progress.note[0] ? ": " : "",
-                 progress.note);
-}
-
-static int seal_lost(struct collection *self, const char *run, const char *attempt_path, uint32_t attempt,
-                     struct cb_err *err)
-{
-    struct manifest manifest = {.attempt = attempt, .outcome = OUTCOME_LOST};
-    uint64_t sign_ns = last_sign_ns(attempt_path), now_ns = clock_wall_ns();
-    if (sign_ns + self->silence_ns > now_ns)
-        return 0;
-    snprintf(manifest.run, sizeof manifest.run, "%s", run);
-    describe_loss(attempt_path, manifest.message, sizeof manifest.message);
-    manifest.started_wall_ns = modified_ns(attempt_path, "fingerprint.json");
-    if (manifest.started_wall_ns == 0 || manifest.started_wall_ns > sign_ns)
-        manifest.started_wall_ns = sign_ns;
-    manifest.ended_wall_ns = sign_ns;
-    int rc = manifest_write_for_agent(attempt_path, &manifest, err);
-    if (rc == CB_ERR_EXISTS)
-        return 0; /* the agent was alive and sealed it first */
-    if (rc == 0) {
-        self->sealed++;
-        report(self, run, "sealed", manifest.message);
-    }
-    return rc;
-}
-
 static int seal_if_dead(struct collection *self, const char *run, const char *folder, struct cb_err *err)
 {
     char path[PATH_MAX_BYTES];
-    uint32_t last;
     struct manifest manifest;
+    struct progress progress;
+    uint32_t last;
     int rc = run_folder_last_attempt(folder, &last, err);
     if (rc || last == 0)
         return rc;
     if (path_format(path, sizeof path, err, "%s/attempts/%u", folder, last))
         return CB_ERR_USAGE;
     rc = manifest_read(path, &manifest, err);
-    if (rc == CB_ERR_NOT_FOUND)
-        return seal_lost(self, run, path, last, err);
+    if (rc != CB_ERR_NOT_FOUND)
+        return rc;
+    uint64_t sign_ns = last_sign_ns(path), started_ns = modified_ns(path, "fingerprint.json");
+    if (sign_ns + self->silence_ns > clock_wall_ns())
+        return 0;
+    manifest = (struct manifest){.attempt = last,
+                                 .outcome = OUTCOME_LOST,
+                                 .started_wall_ns = started_ns && started_ns < sign_ns ? started_ns : sign_ns,
+                                 .ended_wall_ns = sign_ns};
+    snprintf(manifest.run, sizeof manifest.run, "%s", run);
+    if (progress_read(path, &progress, NULL))
+        snprintf(manifest.message, sizeof manifest.message, "the agent vanished before it reported any progress");
+    else if (progress.op[0])
+        snprintf(manifest.message, sizeof manifest.message, "the agent vanished at %s %u/%u (%s)%s%s", progress.op,
+                 progress.iteration, progress.iterations, progress.state, progress.note[0] ? ": " : "", progress.note);
+    else
+        snprintf(manifest.message, sizeof manifest.message, "the agent vanished while %s%s%s", progress.state,
+                 progress.note[0] ? ": " : "", progress.note);
+    rc = manifest_write_for_agent(path, &manifest, err);
+    if (rc == CB_ERR_EXISTS)
+        return 0; /* the agent was alive and sealed it first */
+    if (rc == 0)
+        report(self, run, "sealed", manifest.message);
     return rc;
 }
 
 /* Incomplete plans of a dead controller */
-
-static bool has_entry(const char *folder, const char *name)
-{
-    return modified_ns(folder, name) != 0;
-}
 
 static bool has_attempts(const char *folder)
 {
@@ -157,39 +138,31 @@ static bool is_locked(const char *folder)
 static const char *const plan_files[] = {"labels.yaml", "labels.yaml.tmp", "experiment.yaml", "experiment.yaml.tmp",
                                          "planned.json.tmp"};
 
-static bool is_of_a_plan(const char *name)
-{
-    bool is = strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || strcmp(name, "attempts") == 0;
-    for (size_t i = 0; i < sizeof plan_files / sizeof *plan_files; i++)
-        is = is || strcmp(name, plan_files[i]) == 0;
-    return is;
-}
-
 static bool holds_only_a_plan(const char *folder)
 {
     DIR *entries = opendir(folder);
     bool only = entries != NULL;
-    for (struct dirent *entry; only && (entry = readdir(entries));)
-        only = is_of_a_plan(entry->d_name);
+    for (struct dirent *entry; only && (entry = readdir(entries));) {
+        const char *name = entry->d_name;
+        only = strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || strcmp(name, "attempts") == 0;
+        for (size_t i = 0; !only && i < sizeof plan_files / sizeof *plan_files; i++)
+            only = strcmp(name, plan_files[i]) == 0;
+    }
     if (entries)
         closedir(entries);
     return only;
 }
 
-static bool is_in_history(struct collection *self, const char *run)
-{
-    struct run_info *info;
-    int rc = history_load_run(self->history, run, &info, NULL);
-    if (rc == 0)
-        run_info_free(info);
-    return rc != CB_ERR_NOT_FOUND;
-}
-
 /* A folder unknown to the history: it is being planned, or its planning was interrupted. */
 static bool is_half_planned(struct collection *self, const char *run, const char *folder)
 {
-    return !has_entry(folder, "planned.json") && !has_attempts(folder) && holds_only_a_plan(folder) &&
-           !is_in_history(self, run);
+    struct run_info *info;
+    if (modified_ns(folder, "planned.json") || has_attempts(folder) || !holds_only_a_plan(folder))
+        return false;
+    int rc = history_load_run(self->history, run, &info, NULL);
+    if (rc == 0)
+        run_info_free(info);
+    return rc == CB_ERR_NOT_FOUND;
 }
 
 /* Removes an interrupted plan: nothing has run, so nothing is lost. */
@@ -227,55 +200,36 @@ static int plan_again(struct collection *self, const char *run, const char *fold
 }
 
 /* A run with unreadable results is not running any more. */
-static int end_unreadable(struct collection *self, const char *run, int code)
-{
-    if (code != CB_ERR_CORRUPT && code != CB_ERR_FORMAT)
-        return 0;
-    int rc = history_set_state(self->history, run, "failed", NULL);
-    return rc == CB_ERR_NOT_FOUND ? 0 : rc;
-}
-
 static void count_failed(struct collection *self, const char *run, int code, const char *message)
 {
     self->failed++;
     report(self, run, "failed", message);
-    if (end_unreadable(self, run, code))
+    if (code != CB_ERR_CORRUPT && code != CB_ERR_FORMAT)
+        return;
+    int rc = history_set_state(self->history, run, "failed", NULL);
+    if (rc && rc != CB_ERR_NOT_FOUND)
         log_error("run %s keeps its state in the history, which cannot be written to", run);
 }
 
 /* Jobs of Slurm */
 
-/* Adds runs that sites know and the local history does not. */
-static int take_from_sites(struct cli *cli, struct job_list *jobs, struct cb_err *err)
-{
-    struct remote *remote;
-    const char *site = cli_flag_value(cli, "site");
-    if (!site)
-        return remote_take_unanswered(jobs, err);
-    int rc = job_list_site(jobs, site, &remote, err);
-    return rc ? rc : remote_runs_take(remote, jobs->history, cli->words, cli->word_count, err);
-}
-
 /* Asks Slurm about unfinished jobs first, because it may know how they ended. */
 static int sync_jobs(struct cli *cli, struct collection *self, struct cb_err *err)
 {
     static const char *const unfinished[] = {"state=planned,submitted,pending,booting,running,sealing"};
-    struct run_selection selection = {0};
+    const char *site = cli_flag_value(cli, "site");
     struct job_list jobs;
     int rc = job_list_init(&jobs, self->history, err);
+    if (rc == 0) /* runs that sites know and the history does not */
+        rc = site ? job_list_take(&jobs, site, cli->words, cli->word_count, err) : remote_take_unanswered(&jobs, err);
     if (rc == 0)
-        rc = take_from_sites(cli, &jobs, err);
-    if (rc == 0)
-        rc = history_select(self->history, unfinished, 1, &selection, err);
-    if (rc == 0)
-        rc = job_list_add(&jobs, &selection, err);
+        rc = job_list_add(&jobs, unfinished, 1, err);
     if (rc == 0)
         rc = job_list_sync(&jobs, err);
     if (rc == 0 && *jobs.trouble) {
         log_error("%s; runs that are jobs stay as they are", jobs.trouble);
         cli->exit_code = CB_EXIT_INFRASTRUCTURE;
     }
-    run_selection_release(&selection);
     job_list_release(&jobs);
     return rc;
 }
@@ -304,21 +258,6 @@ static int keep_unfinished(struct collection *self, const char *run, const char 
         report(self, run, "unsealed", NULL);
     }
     return rc;
-}
-
-/* With jobs given by name, the exit code is that of their outcome, so that a script need not query it again. */
-static void take_exit_code(struct cli *cli, const char *folder)
-{
-    struct job_folder seen;
-    struct job_record record;
-    if (job_record_read(folder, &record, NULL))
-        return;
-    bool ended = job_state_is_final(record.state); /* a sealed attempt need not be the last */
-    job_record_release(&record);
-    if (!ended || job_folder_look(folder, &seen, NULL) || !seen.sealed)
-        return;
-    int code = outcome_exit_code(seen.manifest.outcome);
-    cli->exit_code = code > cli->exit_code ? code : cli->exit_code;
 }
 
 /* Collects one folder. A failure is reported and counted; the other folders are still collected. */
@@ -359,60 +298,36 @@ static void collect_folder(struct collection *self, const char *run, const char 
     }
 }
 
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 /* All folders of runs/ in the order of their names, so that a rebuild is reproducible. */
-static int list_folders(const char *runs, char ***names, size_t *count, struct cb_err *err)
-{
-    DIR *entries = opendir(runs);
-    if (!entries)
-        return errno == ENOENT ? 0 : cb_fail_errno(err, errno, "reading %s", runs);
-    int rc = 0;
-    for (struct dirent *entry; rc == 0 && (entry = readdir(entries));) {
-        char **more;
-        if (entry->d_name[0] == '.')
-            continue;
-        more = realloc(*names, (*count + 1) * sizeof(char *));
-        if (more)
-            *names = more;
-        if (!more || !(more[*count] = strdup(entry->d_name)))
-            rc = alloc_fail(err, "to collect runs");
-        else
-            ++*count;
-    }
-    closedir(entries);
-    if (*count)
-        qsort(*names, *count, sizeof(char *), compare_names);
-    return rc;
-}
-
 static int collect_all(struct collection *self, struct cb_err *err)
 {
     char runs[PATH_MAX_BYTES], folder[PATH_MAX_BYTES];
-    char **names = NULL;
-    size_t count = 0;
+    struct dirent **entries = NULL;
     struct stat status;
     if (path_format(runs, sizeof runs, err, "%s/runs", history_folder(self->history)))
         return CB_ERR_USAGE;
-    int rc = list_folders(runs, &names, &count, err);
-    for (size_t i = 0; i < count; i++) {
-        if (rc == 0 && snprintf(folder, sizeof folder, "%s/%s", runs, names[i]) < (int)sizeof folder &&
+    int count = scandir(runs, &entries, NULL, alphasort);
+    if (count < 0)
+        return errno == ENOENT ? 0 : cb_fail_errno(err, errno, "reading %s", runs);
+    for (int i = 0; i < count; i++) {
+        const char *name = entries[i]->d_name;
+        if (name[0] != '.' && snprintf(folder, sizeof folder, "%s/%s", runs, name) < (int)sizeof folder &&
             stat(folder, &status) == 0 && S_ISDIR(status.st_mode))
-            collect_folder(self, names[i], folder);
-        free(names[i]);
+            collect_folder(self, name, folder);
+        free(entries[i]);
     }
-    free(names);
-    return rc;
+    free(entries);
+    return 0;
 }
 
-/* A word is a run folder, or the id of a run in runs/. */
+/* A word is a run folder, or the id of a run in runs/. The exit code is that of the outcome of jobs that have ended, so
+ * that a script need not query it again. */
 static int collect_word(struct cli *cli, struct collection *self, const char *word, struct cb_err *err)
 {
     char folder[PATH_MAX_BYTES];
     struct stat status;
+    struct job_folder seen;
+    struct job_record record;
     int length = strchr(word, '/') ? snprintf(folder, sizeof folder, "%s", word)
                                    : snprintf(folder, sizeof folder, "%s/runs/%s", history_folder(self->history), word);
     if (length >= (int)sizeof folder || stat(folder, &status))
@@ -421,7 +336,13 @@ static int collect_word(struct cli *cli, struct collection *self, const char *wo
         folder[--length] = '\0';
     const char *name = strrchr(folder, '/');
     collect_folder(self, name ? name + 1 : folder, folder);
-    take_exit_code(cli, folder);
+    if (job_record_read(folder, &record, NULL))
+        return 0;
+    bool ended = job_state_is_final(record.state); /* a sealed attempt need not be the last */
+    job_record_release(&record);
+    if (ended && job_folder_look(folder, &seen, NULL) == 0 && seen.sealed &&
+        outcome_exit_code(seen.manifest.outcome) > cli->exit_code)
+        cli->exit_code = outcome_exit_code(seen.manifest.outcome);
     return 0;
 }
 
@@ -443,19 +364,12 @@ static int rebuild(struct collection *self, struct cb_err *err)
     return rc;
 }
 
-static int read_silence(const struct cli *cli, uint64_t *silence_ns, struct cb_err *err)
-{
-    const char *text = cli_flag_value(cli, "silence");
-    *silence_ns = DEFAULT_SILENCE_NS;
-    int rc = text ? units_parse_duration(text, silence_ns, err) : 0;
-    return rc ? cb_context(err, "--silence") : 0;
-}
-
 static int run_collect(struct cli *cli, struct cb_err *err)
 {
-    struct collection self = {.as_json = cli->json};
-    int rc = read_silence(cli, &self.silence_ns, err);
-    if (rc == 0 && cli_has_flag(cli, "rebuild") && cli->word_count)
+    struct collection self = {.as_json = cli->json, .silence_ns = DEFAULT_SILENCE_NS};
+    bool rebuilds = cli_has_flag(cli, "rebuild");
+    int rc = cli_parse_flag(cli, "silence", units_parse_duration, &self.silence_ns, err);
+    if (rc == 0 && rebuilds && cli->word_count)
         rc = cb_fail(err, CB_ERR_USAGE, "--rebuild takes every run folder, not some");
     if (rc == 0)
         rc = history_open(NULL, &self.history, err);
@@ -464,26 +378,21 @@ static int run_collect(struct cli *cli, struct cb_err *err)
     json_writer_init(&self.json, &cli->out, 0);
     if (cli->json)
         json_write_begin_array(&self.json);
-    if (cli_has_flag(cli, "rebuild"))
-        rc = rebuild(&self, err);
-    else
-        rc = sync_jobs(cli, &self, err);
+    rc = rebuilds ? rebuild(&self, err) : sync_jobs(cli, &self, err);
     if (rc == 0 && cli->word_count == 0)
         rc = pool_list_keep(self.history, err);
-    if (rc == 0 && cli->word_count == 0 && !cli_has_flag(cli, "rebuild"))
+    if (rc == 0 && cli->word_count == 0 && !rebuilds)
         rc = collect_all(&self, err);
     for (size_t i = 0; i < cli->word_count && rc == 0; i++)
         rc = collect_word(cli, &self, cli->words[i], err);
     history_close(self.history);
     if (rc)
         return rc;
-    if (cli->json) {
-        json_write_end_array(&self.json);
-        rc = cli_end_json(cli, err);
-    } else {
+    if (cli->json)
+        rc = cli_end_json(cli, &self.json, err);
+    else
         buf_printf(&cli->out, "%zu ingested, %zu known, %zu not sealed, %zu failed\n", self.ingested, self.known,
                    self.unsealed, self.failed);
-    }
     if (self.failed)
         cli->exit_code = CB_EXIT_INFRASTRUCTURE;
     return rc;

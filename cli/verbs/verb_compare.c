@@ -20,11 +20,9 @@
 
 static void json_differences(struct json_writer *json, const char *key, const struct comparison_differences *differs)
 {
-    json_write_key(json, key);
-    json_write_begin_object(json);
+    json_member_object(json, key);
     for (size_t i = 0; i < differs->count; i++) {
-        json_write_key(json, differs->items[i].key);
-        json_write_begin_object(json);
+        json_member_object(json, differs->items[i].key);
         json_member_text(json, "base", differs->items[i].base);
         json_member_text(json, "other", differs->items[i].other);
         json_write_end_object(json);
@@ -35,13 +33,11 @@ static void json_differences(struct json_writer *json, const char *key, const st
 static void json_metric(struct json_writer *json, const struct comparison_metric *metric)
 {
     bool interval = isfinite(metric->shift.high);
-    json_write_key(json, metric->name);
-    json_write_begin_object(json);
+    json_member_object(json, metric->name);
     json_member_double(json, "base", metric->base);
     json_member_double(json, "other", metric->other);
     json_member_double(json, "change", metric->shift.estimate);
-    json_write_key(json, "ci");
-    json_write_begin_array(json);
+    json_member_array(json, "ci");
     json_write_double(json, interval ? metric->shift.low : NAN);
     json_write_double(json, interval ? metric->shift.high : NAN);
     json_write_end_array(json);
@@ -49,24 +45,14 @@ static void json_metric(struct json_writer *json, const struct comparison_metric
     json_member_text(json, "verdict", metric->primary ? verdict_name(metric->verdict) : "exploratory");
     json_member_bool(json, "primary", metric->primary);
     json_member_text(json, "unit", metric_row(metric->metric)->unit);
-    json_write_key(json, "more_runs");
-    if (metric->more_runs && metric->more_runs <= STATS_MOST_MORE_RUNS)
-        json_write_u64(json, metric->more_runs);
-    else
-        json_write_null(json);
+    json_member_u64_or_null(json, "more_runs", metric->more_runs && metric->more_runs <= STATS_MOST_MORE_RUNS,
+                            metric->more_runs);
     json_write_end_object(json);
-}
-
-static const char *method_name(enum comparison_method method)
-{
-    static const char *const names[] = {"runs", "blocks", "within-run"};
-    return names[method];
 }
 
 static void json_outliers(struct json_writer *json, const struct comparison *comparison)
 {
-    json_write_key(json, "outliers");
-    json_write_begin_array(json);
+    json_member_array(json, "outliers");
     for (size_t i = 0; i < comparison->outlier_count; i++) {
         const struct comparison_outlier *outlier = &comparison->outliers[i];
         json_write_begin_object(json);
@@ -97,16 +83,14 @@ static enum rank_state usual_state(const struct comparison_side *side, enum oper
 static void json_slowest(struct json_writer *json, const struct comparison_side *base,
                          const struct comparison_side *other)
 {
-    json_write_key(json, "slowest_rank_state");
-    json_write_begin_object(json);
+    json_member_object(json, "slowest_rank_state");
     for (int op = OP_NONE + 1; op < OP_COUNT; op++) {
         size_t runs;
         enum rank_state before = usual_state(base, (enum operation)op, &runs);
         enum rank_state after = usual_state(other, (enum operation)op, &runs);
         if (before == STATE_COUNT && after == STATE_COUNT)
             continue;
-        json_write_key(json, operation_name((enum operation)op));
-        json_write_begin_object(json);
+        json_member_object(json, operation_name((enum operation)op));
         json_member_text(json, "base", before == STATE_COUNT ? NULL : rank_state_name(before));
         json_member_text(json, "other", after == STATE_COUNT ? NULL : rank_state_name(after));
         json_write_end_object(json);
@@ -117,15 +101,15 @@ static void json_slowest(struct json_writer *json, const struct comparison_side 
 static void json_other(struct json_writer *json, const struct side *base, const struct side *side,
                        const struct comparison *comparison)
 {
+    static const char *const methods[] = {"runs", "blocks", "within-run"};
     json_write_begin_object(json);
     json_member_text(json, "name", side->name);
     json_member_u64(json, "n", side->compared.count);
     json_member_u64(json, "left_out", side->compared.left_out);
     json_member_u64(json, "unfinished", side->compared.running + side->compared.planned);
-    json_member_text(json, "method", method_name(comparison->method));
+    json_member_text(json, "method", methods[comparison->method]);
     json_member_u64(json, "blocks", comparison->blocks);
-    json_write_key(json, "metrics");
-    json_write_begin_object(json);
+    json_member_object(json, "metrics");
     for (size_t i = 0; i < comparison->metric_count; i++)
         json_metric(json, &comparison->metrics[i]);
     json_write_end_object(json);
@@ -143,45 +127,32 @@ static int write_json(struct cli *cli, const struct sides *sides, const struct c
     struct json_writer json;
     json_writer_init(&json, &cli->out, 2);
     json_write_begin_object(&json);
-    json_write_key(&json, "base");
-    json_write_begin_object(&json);
+    json_member_object(&json, "base");
     json_member_text(&json, "name", sides->items[0].name);
     json_member_u64(&json, "n", sides->items[0].compared.count);
     json_member_u64(&json, "left_out", sides->items[0].compared.left_out);
     json_write_end_object(&json);
-    json_write_key(&json, "others");
-    json_write_begin_array(&json);
+    json_member_array(&json, "others");
     for (size_t i = 1; i < sides->count; i++)
         json_other(&json, &sides->items[0], &sides->items[i], &comparisons[i - 1]);
-    json_write_end_array(&json);
-    json_write_end_object(&json);
-    return cli_end_json(cli, err);
+    return cli_end_json(cli, &json, err);
 }
 
 /* For people */
-
-static void write_usual_state(struct buf *out, const struct comparison_side *side, enum operation op)
-{
-    size_t runs;
-    enum rank_state state = usual_state(side, op, &runs);
-    buf_printf(out, "%s (%zu of %zu run%s)", metric_state_name(state, op), runs, side->count,
-               units_plural(side->count));
-}
 
 /* Why the slowest ranks were slow, if the sides differ. */
 static void write_slowest(struct buf *out, const struct comparison_side *base, const struct comparison_side *other)
 {
     for (int op = OP_NONE + 1; op < OP_COUNT; op++) {
-        size_t runs;
-        enum rank_state before = usual_state(base, (enum operation)op, &runs);
-        enum rank_state after = usual_state(other, (enum operation)op, &runs);
+        size_t runs_before, runs_after;
+        enum rank_state before = usual_state(base, (enum operation)op, &runs_before);
+        enum rank_state after = usual_state(other, (enum operation)op, &runs_after);
         if (before == after || before == STATE_COUNT || after == STATE_COUNT) /* without a reason nothing is claimed */
             continue;
-        buf_printf(out, "slowest rank of %s: ", operation_name((enum operation)op));
-        write_usual_state(out, base, (enum operation)op);
-        buf_append_text(out, " -> ");
-        write_usual_state(out, other, (enum operation)op);
-        buf_append_char(out, '\n');
+        buf_printf(out, "slowest rank of %s: %s (%zu of %zu run%s) -> %s (%zu of %zu run%s)\n",
+                   operation_name((enum operation)op), metric_state_name(before, (enum operation)op), runs_before,
+                   base->count, units_plural(base->count), metric_state_name(after, (enum operation)op), runs_after,
+                   other->count, units_plural(other->count));
     }
 }
 
@@ -328,31 +299,24 @@ static int write_table(struct cli *cli, const struct side *base, const struct si
     for (size_t i = 0; i < comparison->metric_count; i++)
         if (is_shown(&comparison->metrics[i], threshold, cli_has_flag(cli, "all"), &shown))
             add_metric(&table, comparison, &comparison->metrics[i], threshold);
-    int rc = table_write(&table, 0, cli->colour, &cli->out, err);
-    table_release(&table);
+    int rc = cli_end_table(cli, &table, err);
     if (rc == 0)
         write_notes(&cli->out, base, other, comparison);
     return rc;
-}
-
-/* Worse outranks inconclusive, which outranks pass. */
-static int worst_exit(int a, int b)
-{
-    if (a == CB_EXIT_REGRESSION || b == CB_EXIT_REGRESSION)
-        return CB_EXIT_REGRESSION;
-    return a == CB_EXIT_INCONCLUSIVE ? a : b;
 }
 
 static int compare_sides(struct cli *cli, struct sides *sides, const struct comparison_options *options,
                          struct cb_err *err)
 {
     struct comparison *comparisons = calloc(sides->count, sizeof *comparisons);
-    int rc = comparisons ? 0 : alloc_fail(err, "to compare runs");
+    int exit_code = CB_EXIT_PASS, rc = comparisons ? 0 : alloc_fail(err, "to compare runs");
     for (size_t i = 1; i < sides->count && rc == 0; i++) {
         rc =
             comparison_compute(&sides->items[0].compared, &sides->items[i].compared, options, &comparisons[i - 1], err);
         if (rc == 0)
-            cli->exit_code = worst_exit(cli->exit_code, comparison_exit_code(&comparisons[i - 1]));
+            exit_code = comparison_exit_code(&comparisons[i - 1]);
+        if (cli->exit_code != CB_EXIT_REGRESSION && exit_code != CB_EXIT_PASS) /* which outranks inconclusive */
+            cli->exit_code = exit_code;
     }
     if (rc == 0 && cli->json)
         rc = write_json(cli, sides, comparisons, err);

@@ -1,7 +1,6 @@
 /* ckptbench convert: writes a stored checkpoint in another format or layout. */
 #include <inttypes.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "ckpt/convert/convert.h"
 #include "ckpt/format/format_ops.h"
@@ -46,35 +45,28 @@ static const char *const keys[] = {"format",   "ranks",     "tp",       "pp",   
                                    "ep",       "zero",      "sharding", "mesh",     "pp.split",
                                    "io.files", "io.fanout", "io.fsync", "checksum", "save.dedup"};
 
-static int set_key(struct conversion *self, const char *word, struct cb_err *err)
+/* Takes a word KEY=VALUE with the key of an option as a setting; all other words are checkpoints. */
+static int read_setting(struct conversion *self, const char *word, bool *is_setting, struct cb_err *err)
 {
-    const char *equals = strchr(word, '=');
-    char key[64];
-    size_t len = (size_t)(equals - word);
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        if (strlen(keys[i]) != len || strncmp(keys[i], word, len) != 0)
-            continue;
-        memcpy(key, word, len);
-        key[len] = '\0';
-        return experiment_set(self->experiment, key, equals + 1, "convert", err);
-    }
-    return cb_fail(err, CB_ERR_USAGE,
-                   "convert has no key %.*s: it takes format, ranks, tp, pp, dp, ep, zero, sharding, mesh, pp.split, "
-                   "save.dedup, io.files, io.fanout, io.fsync and checksum",
-                   (int)len, word);
-}
-
-/* A word KEY=VALUE with a key of this verb is a setting; all other words are checkpoints. */
-static bool is_setting(const char *word)
-{
-    size_t len = strcspn(word, "=");
+    size_t len = strcspn(word, "="), i = 0;
     enum option_id id;
     char key[64];
+    *is_setting = false;
     if (word[len] != '=' || len >= sizeof key)
-        return false;
+        return 0;
     memcpy(key, word, len);
     key[len] = '\0';
-    return option_find(key, &id, NULL) == 0;
+    *is_setting = option_find(key, &id, NULL) == 0;
+    if (!*is_setting)
+        return 0;
+    while (i < sizeof keys / sizeof *keys && strcmp(keys[i], key) != 0)
+        i++;
+    if (i < sizeof keys / sizeof *keys)
+        return experiment_set(self->experiment, key, word + len + 1, "convert", err);
+    return cb_fail(err, CB_ERR_USAGE,
+                   "convert has no key %s: it takes format, ranks, tp, pp, dp, ep, zero, sharding, mesh, pp.split, "
+                   "save.dedup, io.files, io.fanout, io.fsync and checksum",
+                   key);
 }
 
 static int read_words(struct conversion *self, const char **from, struct cb_err *err)
@@ -83,9 +75,11 @@ static int read_words(struct conversion *self, const char **from, struct cb_err 
     int code = 0;
     for (size_t i = 0; i < cli->word_count && !code; i++) {
         const char *word = cli->words[i];
-        if (is_setting(word))
-            code = set_key(self, word, err);
-        else if (!*from)
+        bool is_setting;
+        code = read_setting(self, word, &is_setting, err);
+        if (is_setting)
+            continue;
+        if (!*from)
             *from = word;
         else if (!self->target)
             self->target = word;
@@ -95,10 +89,9 @@ static int read_words(struct conversion *self, const char **from, struct cb_err 
     if (!code && !self->target)
         code = cb_fail(err, CB_ERR_USAGE,
                        "convert takes two places, as in `ckptbench convert SRC DST format=safetensors`");
-    const char *memory = cli_flag_value(cli, "memory");
     self->memory_bytes = DEFAULT_MEMORY;
-    if (!code && memory && (code = units_parse_bytes(memory, &self->memory_bytes, err)) != 0)
-        cb_context(err, "--memory");
+    if (!code)
+        code = cli_parse_flag(cli, "memory", units_parse_bytes, &self->memory_bytes, err);
     if (!code)
         code = experiment_validate(self->experiment, err);
     return code ? code : plan_options_read(self->experiment, ALIGNMENT, &self->options, err);
@@ -147,23 +140,6 @@ static bool can_hold(const struct conversion *self, const struct stored_value *v
     return code == 0;
 }
 
-static int take_value(struct conversion *self, struct stored_reader *reader, const struct stored_tensor *tensor,
-                      struct cb_err *err)
-{
-    struct stored_value *value = &self->values[self->value_count];
-    int code = read_value(self, reader, tensor, value, err);
-    if (code)
-        return code;
-    if (can_hold(self, value)) {
-        self->value_count++;
-        return 0;
-    }
-    free(value->literal);
-    free(value->blob);
-    self->lost[self->lost_count++] = tensor;
-    return 0;
-}
-
 static int read_values(struct conversion *self, struct cb_err *err)
 {
     const struct stored_checkpoint *checkpoint = self->checkpoint;
@@ -174,14 +150,24 @@ static int read_values(struct conversion *self, struct cb_err *err)
         return alloc_fail(err, "for the values of %s", self->source.path);
     int code = stored_reader_new(self->source.store, checkpoint, MAX_VALUE_BYTES, NULL, &reader, err);
     for (size_t i = 0; i < checkpoint->tensor_count && !code; i++) {
-        if (checkpoint->tensors[i].is_bytes)
-            code = take_value(self, reader, &checkpoint->tensors[i], err);
+        const struct stored_tensor *tensor = &checkpoint->tensors[i];
+        struct stored_value *value = &self->values[self->value_count];
+        if (!tensor->is_bytes)
+            continue;
+        code = read_value(self, reader, tensor, value, err);
+        if (!code && can_hold(self, value)) {
+            self->value_count++;
+        } else if (!code) {
+            free(value->literal);
+            free(value->blob);
+            self->lost[self->lost_count++] = tensor;
+        }
     }
     stored_reader_free(reader);
     return code;
 }
 
-static int check_tensors(const struct conversion *self, struct cb_err *err)
+static int make_plan(struct conversion *self, struct cb_err *err)
 {
     int code = 0;
     for (size_t i = 0; i < self->checkpoint->tensor_count && !code; i++) {
@@ -192,24 +178,12 @@ static int check_tensors(const struct conversion *self, struct cb_err *err)
             code = cb_fail(err, CB_ERR_USAGE, "%s is %s, which format=%s does not have", tensor->fqn, refused,
                            format_name(self->options.format));
     }
-    return code;
-}
-
-static int make_plan(struct conversion *self, struct cb_err *err)
-{
-    int code = check_tensors(self, err);
     if (!code)
         code = read_values(self, err);
     const struct layout_options layout = layout_options_of(self->experiment);
     if (!code)
         code = layout_from_stored(self->checkpoint, &layout, self->values, self->value_count, &self->layout, err);
     return code ? code : plan_compute(self->layout, &self->options, &self->plan, err);
-}
-
-static uint32_t thread_count(void)
-{
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    return cores > 1 ? (uint32_t)cores : 1;
 }
 
 static int watch(void *context, struct cb_err *err)
@@ -230,12 +204,12 @@ static int do_it(struct conversion *self, struct cb_err *err)
                               .plan = self->plan,
                               .format = self->options.format,
                               .memory_bytes = self->memory_bytes,
-                              .threads = thread_count(),
+                              .threads = cli_cores(),
                               .durable = experiment_bool(self->experiment, OPT_IO_FSYNC),
                               .checksum = experiment_is(self->experiment, OPT_CHECKSUM, "crc32"),
                               .watch = watch,
                               .watch_context = self};
-    launch_catch_first_signal();
+    launch_catch_signals(true);
     uint64_t start_ns = clock_monotonic_ns();
     int code = convert_checkpoint(&job, &self->result, err);
     self->took_ns = clock_monotonic_ns() - start_ns;
@@ -243,22 +217,6 @@ static int do_it(struct conversion *self, struct cb_err *err)
 }
 
 /* --- output --- */
-
-static void write_lost(struct conversion *self)
-{
-    for (size_t i = 0; i < self->lost_count; i++)
-        buf_printf(&self->cli->out, "left out   %s: it is no tensor, and format=%s cannot hold it\n",
-                   self->lost[i]->fqn, format_name(self->options.format));
-}
-
-static void write_source(struct conversion *self)
-{
-    if (!*self->source.how)
-        return;
-    buf_append_text(&self->cli->out, "source     ");
-    checkpoint_arg_write_name(&self->source, &self->cli->out);
-    buf_append_char(&self->cli->out, '\n');
-}
 
 static int write_text(struct conversion *self, struct cb_err *err)
 {
@@ -270,8 +228,14 @@ static int write_text(struct conversion *self, struct cb_err *err)
     buf_printf(out, "%s: %s, %zu tensor%s and %zu value%s in %" PRIu64 " file%s\n", self->target,
                format_name(self->options.format), tensors, units_plural(tensors), self->value_count,
                units_plural(self->value_count), result->files, units_plural(result->files));
-    write_source(self);
-    write_lost(self);
+    if (*self->source.how) {
+        buf_append_text(out, "source     ");
+        checkpoint_arg_write_name(&self->source, out);
+        buf_append_char(out, '\n');
+    }
+    for (size_t i = 0; i < self->lost_count; i++)
+        buf_printf(out, "left out   %s: it is no tensor, and format=%s cannot hold it\n", self->lost[i]->fqn,
+                   format_name(self->options.format));
     if (result->was_complete)
         buf_append_text(out, "complete   an earlier attempt had done all of it\n");
     else
@@ -286,41 +250,27 @@ static int write_text(struct conversion *self, struct cb_err *err)
     return buf_check(out, "the answer", err);
 }
 
-static void write_count(struct json_writer *json, const char *key, uint64_t value)
-{
-    json_write_key(json, key);
-    json_write_u64(json, value);
-}
-
 static int write_json(struct conversion *self, struct cb_err *err)
 {
     struct json_writer json;
     json_writer_init(&json, &self->cli->out, 2);
     json_write_begin_object(&json);
-    json_write_key(&json, "source");
-    json_write_text(&json, self->source.path);
-    json_write_key(&json, "target");
-    json_write_text(&json, self->target);
-    json_write_key(&json, "format");
-    json_write_text(&json, format_name(self->options.format));
-    write_count(&json, "tensors", self->checkpoint->tensor_count - self->value_count - self->lost_count);
-    write_count(&json, "values", self->value_count);
-    write_count(&json, "files", self->result.files);
-    write_count(&json, "files_kept", self->result.files_kept);
-    write_count(&json, "bytes_read", self->result.bytes_read);
-    write_count(&json, "bytes_written", self->result.bytes_written);
-    write_count(&json, "checksums", self->result.checksums);
-    json_write_key(&json, "was_complete");
-    json_write_bool(&json, self->result.was_complete);
-    json_write_key(&json, "seconds");
-    json_write_double(&json, (double)self->took_ns / 1e9);
-    json_write_key(&json, "left_out");
-    json_write_begin_array(&json);
+    json_member_text(&json, "source", self->source.path);
+    json_member_text(&json, "target", self->target);
+    json_member_text(&json, "format", format_name(self->options.format));
+    json_member_u64(&json, "tensors", self->checkpoint->tensor_count - self->value_count - self->lost_count);
+    json_member_u64(&json, "values", self->value_count);
+    json_member_u64(&json, "files", self->result.files);
+    json_member_u64(&json, "files_kept", self->result.files_kept);
+    json_member_u64(&json, "bytes_read", self->result.bytes_read);
+    json_member_u64(&json, "bytes_written", self->result.bytes_written);
+    json_member_u64(&json, "checksums", self->result.checksums);
+    json_member_bool(&json, "was_complete", self->result.was_complete);
+    json_member_double(&json, "seconds", (double)self->took_ns / 1e9);
+    json_member_array(&json, "left_out");
     for (size_t i = 0; i < self->lost_count; i++)
         json_write_text(&json, self->lost[i]->fqn);
-    json_write_end_array(&json);
-    json_write_end_object(&json);
-    return cli_end_json(self->cli, err);
+    return cli_end_json(self->cli, &json, err);
 }
 
 static void release(struct conversion *self)

@@ -15,12 +15,11 @@
 #include "cli/doctor/doctor_munge.h"
 #include "cli/doctor/doctor_s3.h"
 #include "cli/doctor/libraries.h"
+#include "cli/listing.h"
 #include "cli/plan/store_location.h"
 #include "cli/plan/workload.h"
-#include "cli/report/table.h"
 #include "core/child.h"
 #include "core/clock.h"
-#include "core/json.h"
 #include "core/process.h"
 #include "core/units.h"
 #include "db/history.h"
@@ -38,10 +37,8 @@
 enum finding { FOUND, LACKING, MISSING };
 
 struct doctor {
-    struct cli *cli;
     const struct experiment *experiment;
-    struct table table;
-    struct json_writer writer;
+    struct listing list;
     bool all_well;
 };
 
@@ -49,21 +46,8 @@ static void report(struct doctor *self, const char *name, enum finding finding, 
 {
     static const char *const words[] = {"ok", "lacking", "missing"};
     static const enum table_style styles[] = {TABLE_GOOD, TABLE_WARN, TABLE_BAD};
-    const char *todo = finding == FOUND ? NULL : advice;
     self->all_well &= finding != MISSING;
-    if (!self->cli->json) {
-        table_add(&self->table, styles[finding], words[finding]);
-        table_add(&self->table, TABLE_BOLD, name);
-        table_add(&self->table, TABLE_PLAIN, found);
-        table_add(&self->table, TABLE_PLAIN, todo ? todo : "");
-        return;
-    }
-    json_write_begin_object(&self->writer);
-    json_member_text(&self->writer, "name", name);
-    json_member_text(&self->writer, "status", words[finding]);
-    json_member_text(&self->writer, "found", found);
-    json_member_text(&self->writer, "do", todo);
-    json_write_end_object(&self->writer);
+    listing_check(&self->list, name, styles[finding], words[finding], found, finding == FOUND ? NULL : advice);
 }
 
 /* ---- programs ---- */
@@ -381,46 +365,22 @@ static int check_all(struct doctor *self, struct cb_err *err)
     return rc;
 }
 
-static int examine(struct doctor *self, struct cb_err *err)
-{
-    struct cli *cli = self->cli;
-    static const char *const headings[] = {"", "what", "found", "to do"};
-    table_init(&self->table, "llll");
-    table_add_headings(&self->table, headings);
-    json_writer_init(&self->writer, &cli->out, 2);
-    if (cli->json) {
-        json_write_begin_object(&self->writer);
-        json_write_key(&self->writer, "checks");
-        json_write_begin_array(&self->writer);
-    }
-    int rc = check_all(self, err);
-    if (rc == 0 && cli->json) {
-        json_write_end_array(&self->writer);
-        json_member_bool(&self->writer, "ok", self->all_well);
-        json_write_end_object(&self->writer);
-        rc = cli_end_json(cli, err);
-    } else if (rc == 0) {
-        rc = table_write(&self->table, 0, cli->colour, &cli->out, err);
-        buf_append_text(&cli->out, self->all_well ? "\nready: everything that is required is here\n"
-                                                  : "\nnot ready: something required is missing\n");
-    }
-    table_release(&self->table);
-    return rc;
-}
-
 static int run_doctor(struct cli *cli, struct cb_err *err)
 {
+    struct doctor self = {.all_well = true};
     struct sweep sweep;
     int rc = sweep_expand(&cli->settings, &sweep, err);
     if (rc)
         return rc;
-    struct experiment *experiment = sweep.members[0].experiment;
-    struct doctor doctor = {.cli = cli, .experiment = experiment, .all_well = true};
-    rc = store_location_freeze(experiment, err);
+    self.experiment = sweep.members[0].experiment;
+    listing_init_checks(&self.list, cli, NULL);
+    rc = store_location_freeze(sweep.members[0].experiment, err);
     if (rc == 0)
-        rc = examine(&doctor, err);
-    if (rc == 0 && !doctor.all_well)
-        cli->exit_code = CB_EXIT_INFRASTRUCTURE;
+        rc = check_all(&self, err);
+    rc = listing_end_checks(&self.list, self.all_well, rc, err);
+    if (rc == 0 && !cli->json)
+        buf_append_text(&cli->out, self.all_well ? "\nready: everything that is required is here\n"
+                                                 : "\nnot ready: something required is missing\n");
     sweep_release(&sweep);
     return rc;
 }

@@ -36,21 +36,29 @@ static void series_release(struct series *self)
     free(self->points);
 }
 
-/* Takes ownership of the run's experiment. */
-static int add_point(struct series *self, struct run_info *run, const struct run_metric *metric, struct cb_err *err)
+/* Appends the run if it passed and has the metric. */
+static int take_run(struct series *self, struct run_info *run, enum operation op, enum metric_id metric,
+                    struct cb_err *err)
 {
+    const struct run_metric *found = NULL;
+    for (size_t k = 0; k < run->metric_count && !found; k++)
+        if (run->metrics[k].metric == metric && (op == OP_COUNT || run->metrics[k].op == op) &&
+            isfinite(run->metrics[k].summary.median))
+            found = &run->metrics[k];
+    if (!found || strcmp(run->outcome, "pass") != 0)
+        return 0;
     if (alloc_grow(&self->points, self->count, sizeof *self->points, err))
         return CB_ERR_MEMORY;
     struct point *point = &self->points[self->count++];
     *point = (struct point){.at_ns = run->started_wall_ns,
-                            .value = metric->summary.median,
-                            .min = metric->summary.min,
-                            .max = metric->summary.max,
-                            .n = metric->summary.n};
+                            .value = found->summary.median,
+                            .min = found->summary.min,
+                            .max = found->summary.max,
+                            .n = found->summary.n,
+                            .experiment = run->experiment};
     memcpy(point->run, run->run, sizeof point->run);
     memcpy(point->hash, run->hash, sizeof point->hash);
-    point->experiment = run->experiment;
-    run->experiment = NULL;
+    run->experiment = NULL; /* taken over */
     return 0;
 }
 
@@ -97,54 +105,26 @@ static int parse_metric(const char *word, enum operation *op, enum metric_id *me
                    nearest ? nearest : ", as save_s or load.io_s", nearest ? "?" : "");
 }
 
-static int gather(struct history *history, const struct run_selection *selection, enum operation op,
-                  enum metric_id metric, struct series *series, struct cb_err *err)
+static void value_range(const struct point *points, size_t count, double *least, double *most)
 {
-    int rc = 0;
-    for (size_t i = 0; i < selection->count && rc == 0; i++) {
-        struct run_info *run;
-        rc = history_load_run(history, selection->runs[i], &run, err);
-        if (rc)
-            break;
-        const struct run_metric *found = NULL;
-        for (size_t k = 0; k < run->metric_count && !found; k++)
-            if (run->metrics[k].metric == metric && (op == OP_COUNT || run->metrics[k].op == op) &&
-                isfinite(run->metrics[k].summary.median))
-                found = &run->metrics[k];
-        if (found && strcmp(run->outcome, "pass") == 0)
-            rc = add_point(series, run, found, err);
-        run_info_free(run);
+    *least = INFINITY;
+    *most = -INFINITY;
+    for (size_t i = 0; i < count; i++) {
+        *least = fmin(*least, points[i].value);
+        *most = fmax(*most, points[i].value);
     }
-    sort_points(series);
-    return rc;
 }
 
 static void append_sparkline(struct buf *out, const struct point *points, size_t count)
 {
     static const char *const bars[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
     size_t start = count > SPARKLINE_WIDTH ? count - SPARKLINE_WIDTH : 0;
-    double low = INFINITY, high = -INFINITY;
-    for (size_t i = start; i < count; i++) {
-        low = fmin(low, points[i].value);
-        high = fmax(high, points[i].value);
-    }
+    double low, high;
+    value_range(points + start, count - start, &low, &high);
     for (size_t i = start; i < count; i++) {
         double height = high > low ? (points[i].value - low) / (high - low) * 7 : 3;
         buf_append_text(out, bars[(size_t)(height + 0.5)]);
     }
-}
-
-/* The keys in which the lines' experiments differ; they name the lines. */
-static int find_varied(const struct series *series, struct sweep_axes *varied, struct cb_err *err)
-{
-    const struct experiment **experiments = calloc(series->count + 1, sizeof *experiments);
-    if (!experiments)
-        return alloc_fail(err, "for a history");
-    for (size_t i = 0; i < series->count; i++)
-        experiments[i] = series->points[i].experiment;
-    int rc = sweep_axes_find(varied, experiments, series->count, true, err);
-    free(experiments);
-    return rc;
 }
 
 /* "save_s of io.depth=4", or the model if there is only one line. An experiment of another release may have another
@@ -168,11 +148,8 @@ static int write_series(struct cli *cli, const struct point *points, size_t coun
 {
     struct table table;
     char text[32], date[21], low[32], high[32];
-    double least = INFINITY, most = -INFINITY;
-    for (size_t i = 0; i < count; i++) {
-        least = fmin(least, points[i].value);
-        most = fmax(most, points[i].value);
-    }
+    double least, most;
+    value_range(points, count, &least, &most);
     write_name(&cli->out, &points[0], varied, metric);
     buf_printf(&cli->out, ", %zu run%s, %s to %s\n", count, units_plural(count), figure_text(metric, least, low),
                figure_text(metric, most, high));
@@ -191,23 +168,7 @@ static int write_series(struct cli *cli, const struct point *points, size_t coun
         else
             table_add(&table, TABLE_PLAIN, "");
     }
-    int rc = table_write(&table, 0, cli->colour, &cli->out, err);
-    table_release(&table);
-    return rc;
-}
-
-static void json_point(struct json_writer *json, const struct point *point)
-{
-    json_write_begin_object(json);
-    json_member_text(json, "run", point->run);
-    json_write_key(json, "started");
-    json_write_date(json, point->at_ns);
-    json_member_text(json, "experiment_hash", point->hash);
-    json_member_u64(json, "n", point->n);
-    json_member_double(json, "median", point->value);
-    json_member_double(json, "min", point->min);
-    json_member_double(json, "max", point->max);
-    json_write_end_object(json);
+    return cli_end_table(cli, &table, err);
 }
 
 static int write_json(struct cli *cli, const struct series *series, enum metric_id metric, struct cb_err *err)
@@ -217,19 +178,32 @@ static int write_json(struct cli *cli, const struct series *series, enum metric_
     json_write_begin_object(&json);
     json_member_text(&json, "metric", metric_row(metric)->name);
     json_member_text(&json, "unit", metric_row(metric)->unit);
-    json_write_key(&json, "points");
-    json_write_begin_array(&json);
-    for (size_t i = 0; i < series->count; i++)
-        json_point(&json, &series->points[i]);
-    json_write_end_array(&json);
-    json_write_end_object(&json);
-    return cli_end_json(cli, err);
+    json_member_array(&json, "points");
+    for (size_t i = 0; i < series->count; i++) {
+        const struct point *point = &series->points[i];
+        json_write_begin_object(&json);
+        json_member_text(&json, "run", point->run);
+        json_member_date(&json, "started", point->at_ns);
+        json_member_text(&json, "experiment_hash", point->hash);
+        json_member_u64(&json, "n", point->n);
+        json_member_double(&json, "median", point->value);
+        json_member_double(&json, "min", point->min);
+        json_member_double(&json, "max", point->max);
+        json_write_end_object(&json);
+    }
+    return cli_end_json(cli, &json, err);
 }
 
 static int write_lines(struct cli *cli, const struct series *series, enum metric_id metric, struct cb_err *err)
 {
-    struct sweep_axes varied = {0};
-    int rc = find_varied(series, &varied, err);
+    struct sweep_axes varied = {0}; /* the keys in which the lines' experiments differ; they name the lines */
+    const struct experiment **experiments = calloc(series->count + 1, sizeof *experiments);
+    int rc = experiments ? 0 : alloc_fail(err, "for a history");
+    for (size_t i = 0; rc == 0 && i < series->count; i++)
+        experiments[i] = series->points[i].experiment;
+    if (rc == 0)
+        rc = sweep_axes_find(&varied, experiments, series->count, true, err);
+    free(experiments);
     if (series->count == 0)
         log_info("no run that passed and matches has %s", metric_row(metric)->name);
     for (size_t start = 0, end; start < series->count && rc == 0; start = end) {
@@ -260,8 +234,15 @@ static int run_history(struct cli *cli, struct cb_err *err)
     if (rc)
         return rc;
     rc = history_select(history, cli->words + 1, cli->word_count - 1, &selection, err);
-    if (rc == 0)
-        rc = gather(history, &selection, op, metric, &series, err);
+    for (size_t i = 0; i < selection.count && rc == 0; i++) {
+        struct run_info *run;
+        rc = history_load_run(history, selection.runs[i], &run, err);
+        if (rc)
+            break;
+        rc = take_run(&series, run, op, metric, err);
+        run_info_free(run);
+    }
+    sort_points(&series);
     if (rc == 0)
         rc = cli->json ? write_json(cli, &series, metric, err) : write_lines(cli, &series, metric, err);
     series_release(&series);

@@ -1,5 +1,6 @@
 /* ckptbench inspect: prints the contents and the origin of a stored checkpoint. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -43,25 +44,13 @@ static char *shape_text(const struct stored_tensor *tensor, char text[160])
     return text;
 }
 
-static bool is_larger(const struct stored_tensor *x, const struct stored_tensor *y)
+/* The largest first; tensors of one size by name. */
+static int compare_tensors(const void *a, const void *b)
 {
+    const struct stored_tensor *x = *(const struct stored_tensor *const *)a,
+                               *y = *(const struct stored_tensor *const *)b;
     uint64_t x_bytes = bytes_of(x), y_bytes = bytes_of(y);
-    return x_bytes != y_bytes ? x_bytes > y_bytes : strcmp(x->fqn, y->fqn) < 0;
-}
-
-/* Inserts it into the sorted list of the largest tensors so far. */
-static void insert_tensor(struct view *self, const struct stored_tensor *tensor)
-{
-    size_t place = self->tensor_count;
-    if (place == SHOWN_TENSORS && !is_larger(tensor, self->tensors[place - 1]))
-        return;
-    if (place == SHOWN_TENSORS)
-        place--;
-    else
-        self->tensor_count++;
-    for (; place > 0 && is_larger(tensor, self->tensors[place - 1]); place--)
-        self->tensors[place] = self->tensors[place - 1];
-    self->tensors[place] = tensor;
+    return x_bytes != y_bytes ? (x_bytes < y_bytes ? 1 : -1) : strcmp(x->fqn, y->fqn);
 }
 
 /* All tensors by name with --tensors, otherwise the largest. */
@@ -69,16 +58,17 @@ static int choose_tensors(struct view *self, struct cb_err *err)
 {
     const struct stored_checkpoint *checkpoint = self->checkpoint;
     bool all = cli_has_flag(self->cli, "tensors");
-    self->tensors = calloc(all ? checkpoint->tensor_count + 1 : SHOWN_TENSORS, sizeof *self->tensors);
+    self->tensors = calloc(checkpoint->tensor_count + 1, sizeof *self->tensors);
     if (!self->tensors)
         return alloc_fail(err, "for %zu tensors", checkpoint->tensor_count);
-    for (size_t i = 0; i < checkpoint->tensor_count; i++) {
-        const struct stored_tensor *tensor = &checkpoint->tensors[i];
-        if (all)
-            self->tensors[self->tensor_count++] = tensor;
-        else if (!tensor->is_bytes)
-            insert_tensor(self, tensor);
-    }
+    for (size_t i = 0; i < checkpoint->tensor_count; i++)
+        if (all || !checkpoint->tensors[i].is_bytes)
+            self->tensors[self->tensor_count++] = &checkpoint->tensors[i];
+    if (all)
+        return 0;
+    qsort(self->tensors, self->tensor_count, sizeof *self->tensors, compare_tensors);
+    if (self->tensor_count > SHOWN_TENSORS)
+        self->tensor_count = SHOWN_TENSORS;
     return 0;
 }
 
@@ -180,9 +170,7 @@ static int write_tensors(const struct view *self, struct cb_err *err)
         table_addf(&table, TABLE_PLAIN, "%u", tensor->chunk_count);
         table_add(&table, TABLE_PLAIN, tensor->is_bytes ? NULL : units_format_bytes((double)bytes_of(tensor), bytes));
     }
-    int code = table_write(&table, 0, self->cli->colour, &self->cli->out, err);
-    table_release(&table);
-    return code;
+    return cli_end_table(self->cli, &table, err);
 }
 
 static int write_files(const struct view *self, struct cb_err *err)
@@ -208,8 +196,7 @@ static int write_files(const struct view *self, struct cb_err *err)
         table_add(&table, TABLE_PLAIN, units_format_bytes((double)file->payload_bytes, payload));
         table_add(&table, TABLE_PLAIN, units_format_bytes((double)file->outside_bytes, outside));
     }
-    int code = table_write(&table, 0, self->cli->colour, &self->cli->out, err);
-    table_release(&table);
+    int code = cli_end_table(self->cli, &table, err);
     if (!code && shown < count)
         buf_printf(&self->cli->out, "and %zu more file%s: --files lists all\n", count - shown,
                    units_plural(count - shown));
@@ -237,16 +224,14 @@ static void write_tensor_json(struct json_writer *json, const struct stored_tens
     json_write_begin_object(json);
     json_member_text(json, "name", tensor->fqn);
     json_member_text(json, "dtype", tensor->is_bytes ? NULL : dtype_name(tensor->dtype));
-    json_write_key(json, "shape");
-    json_write_begin_array(json);
+    json_member_array(json, "shape");
     for (uint32_t i = 0; i < tensor->dims; i++)
         json_write_u64(json, tensor->shape[i]);
     json_write_end_array(json);
     json_member_u64(json, "parts", tensor->chunk_count);
     json_member_u64(json, "bytes", bytes_of(tensor));
-    if (tensor->literal) {
+    if (tensor->literal)
         json_member_text(json, "value", tensor->literal);
-    }
     json_write_end_object(json);
 }
 
@@ -254,11 +239,7 @@ static void write_file_json(struct json_writer *json, const struct inspect_file 
 {
     json_write_begin_object(json);
     json_member_text(json, "name", file->name);
-    json_write_key(json, "rank");
-    if (file->rank == INSPECT_NO_RANK)
-        json_write_null(json);
-    else
-        json_write_u64(json, file->rank);
+    json_member_u64_or_null(json, "rank", file->rank != INSPECT_NO_RANK, file->rank);
     json_member_bool(json, "missing", file->missing);
     json_member_u64(json, "bytes", file->bytes);
     json_member_u64(json, "items", file->items);
@@ -267,26 +248,19 @@ static void write_file_json(struct json_writer *json, const struct inspect_file 
     json_write_end_object(json);
 }
 
-static void write_types_json(struct json_writer *json, const struct inspection *found)
+static void write_parts_json(struct json_writer *json, const struct inspection *found)
 {
-    json_write_key(json, "types");
-    json_write_begin_object(json);
+    json_member_object(json, "types");
     for (int i = 0; i < DTYPE_COUNT; i++) {
         if (found->types[i].tensors == 0)
             continue;
-        json_write_key(json, dtype_name((enum dtype)i));
-        json_write_begin_object(json);
+        json_member_object(json, dtype_name((enum dtype)i));
         json_member_u64(json, "tensors", found->types[i].tensors);
         json_member_u64(json, "bytes", found->types[i].bytes);
         json_write_end_object(json);
     }
     json_write_end_object(json);
-}
-
-static void write_ranks_json(struct json_writer *json, const struct inspection *found)
-{
-    json_write_key(json, "ranks");
-    json_write_begin_array(json);
+    json_member_array(json, "ranks");
     for (size_t i = 0; i < found->rank_count; i++) {
         json_write_begin_object(json);
         json_member_u64(json, "rank", found->ranks[i].rank);
@@ -295,23 +269,17 @@ static void write_ranks_json(struct json_writer *json, const struct inspection *
         json_write_end_object(json);
     }
     json_write_end_array(json);
-    json_write_key(json, "imbalance");
-    if (found->rank_count > 0)
-        json_write_double(json, found->imbalance);
-    else
-        json_write_null(json);
+    json_member_double(json, "imbalance", found->rank_count > 0 ? found->imbalance : NAN);
 }
 
 static void write_same_json(struct json_writer *json, const struct view *self)
 {
     const struct duplicates *same = self->same;
-    json_write_key(json, "same_contents");
-    json_write_begin_object(json);
+    json_member_object(json, "same_contents");
     json_member_u64(json, "parts", same->count);
     json_member_u64(json, "extra_bytes", same->extra_bytes);
     json_member_u64(json, "read_bytes", same->read_bytes);
-    json_write_key(json, "groups");
-    json_write_begin_array(json);
+    json_member_array(json, "groups");
     for (size_t first = 0, end; first < same->count; first = end) {
         end = end_of_group(same, first);
         json_write_begin_array(json);
@@ -355,20 +323,15 @@ static int write_json(const struct view *self, struct cb_err *err)
     json_member_text(&json, "layout", found->layout);
     if (self->same)
         write_same_json(&json, self);
-    write_types_json(&json, found);
-    write_ranks_json(&json, found);
-    json_write_key(&json, cli_has_flag(self->cli, "tensors") ? "all_tensors" : "largest_tensors");
-    json_write_begin_array(&json);
+    write_parts_json(&json, found);
+    json_member_array(&json, cli_has_flag(self->cli, "tensors") ? "all_tensors" : "largest_tensors");
     for (size_t i = 0; i < self->tensor_count; i++)
         write_tensor_json(&json, self->tensors[i]);
     json_write_end_array(&json);
-    json_write_key(&json, "file_list");
-    json_write_begin_array(&json);
+    json_member_array(&json, "file_list");
     for (size_t i = 0; i < self->checkpoint->file_count; i++)
         write_file_json(&json, &found->files[i]);
-    json_write_end_array(&json);
-    json_write_end_object(&json);
-    return cli_end_json(self->cli, err);
+    return cli_end_json(self->cli, &json, err);
 }
 
 static int run_inspect(struct cli *cli, struct cb_err *err)

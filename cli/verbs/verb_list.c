@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/listing.h"
 #include "cli/report/history_reading.h"
 #include "cli/report/sweep_axes.h"
-#include "cli/report/table.h"
 #include "cli/workload_table.h"
 #include "core/alloc.h"
 #include "core/log.h"
@@ -20,16 +20,15 @@ struct sweep_words {
     struct sweep_axes varied;
 };
 
-struct listing {
+struct lines {
     struct history *history;
-    struct table table;
-    struct json_writer json;
+    struct listing list;
     struct sweep_words words;
     char sweep[64];       /* sweep of the first line */
     bool is_of_one_sweep; /* whether all lines so far belong to it */
 };
 
-/* ---- damaged rows ---- */
+/* ---- rows ---- */
 
 /* The JSON of a row; NULL if it is malformed. */
 struct row {
@@ -48,27 +47,8 @@ static struct row read_row(const struct run_line *line)
     return row;
 }
 
-static void row_release(struct row *self)
+static void json_line(struct json_writer *json, const struct run_line *line, const struct row *row)
 {
-    json_value_free(self->experiment);
-    json_value_free(self->labels);
-}
-
-static void write_object(struct json_writer *json, const char *key, const char *text, const struct json_value *parsed)
-{
-    json_write_key(json, key);
-    if (parsed)
-        json_write_raw(json, text);
-    else
-        json_write_null(json);
-}
-
-static int json_line(void *context, const struct run_line *line, struct cb_err *err)
-{
-    struct json_writer *json = &((struct listing *)context)->json;
-    struct row row = read_row(line);
-    (void)err;
-    json_write_begin_object(json);
     json_member_text(json, "run", line->run);
     json_member_text(json, "sweep", *line->sweep ? line->sweep : NULL);
     json_member_text(json, "state", line->state);
@@ -77,56 +57,46 @@ static int json_line(void *context, const struct run_line *line, struct cb_err *
     json_member_u64(json, "block", line->block);
     json_member_u64(json, "combination", line->combination);
     json_member_u64(json, "planned_ns", line->planned_wall_ns);
-    json_write_key(json, "started");
-    json_write_date(json, line->started_wall_ns);
-    write_object(json, "experiment", line->experiment_json, row.experiment);
-    write_object(json, "labels", line->labels_json, row.labels);
-    json_write_end_object(json);
-    row_release(&row);
-    return 0;
+    json_member_date(json, "started", line->started_wall_ns);
+    json_write_key(json, "experiment");
+    json_write_raw(json, row->experiment ? line->experiment_json : "null");
+    json_write_key(json, "labels");
+    json_write_raw(json, row->labels ? line->labels_json : "null");
 }
 
 /* ---- what a sweep varied ---- */
 
-static int find_varied(struct history *history, const struct run_selection *members, struct sweep_axes *varied,
-                       struct cb_err *err)
-{
-    struct experiment **experiments = calloc(members->count + 1, sizeof(struct experiment *));
-    size_t loaded = 0;
-    int rc = experiments ? 0 : alloc_fail(err, "to list runs");
-    for (; loaded < members->count && rc == 0; loaded += rc == 0)
-        rc = history_load_experiment(history, members->runs[loaded], &experiments[loaded], err);
-    if (rc == 0)
-        rc = sweep_axes_find(varied, (const struct experiment *const *)experiments, loaded, false, err);
-    for (size_t i = 0; experiments && i < loaded; i++)
-        experiment_free(experiments[i]);
-    free(experiments);
-    return rc;
-}
-
 /* The keys that a sweep varied, over all its runs, listed or not. Cached, because the next line mostly belongs to
  * the same sweep. On failure the column stays empty: the list is worth more than this column. */
-static const struct sweep_axes *sweep_axes_of(struct listing *self, const char *sweep)
+static const struct sweep_axes *sweep_axes_of(struct lines *self, const char *sweep)
 {
     char filter[80];
-    const char *const words[] = {filter};
     struct run_selection members = {0};
     struct cb_err why;
+    size_t loaded = 0;
     if (strcmp(self->words.sweep, sweep) == 0)
         return &self->words.varied;
     sweep_axes_release(&self->words.varied);
     snprintf(self->words.sweep, sizeof self->words.sweep, "%s", sweep);
     snprintf(filter, sizeof filter, "sweep=%s", sweep);
-    int rc = history_select(self->history, words, 1, &members, &why);
+    int rc = history_select(self->history, (const char *const[]){filter}, 1, &members, &why);
+    struct experiment **experiments = calloc(members.count + 1, sizeof(struct experiment *));
+    if (rc == 0 && !experiments)
+        rc = alloc_fail(&why, "to list runs");
+    for (; rc == 0 && loaded < members.count; loaded += rc == 0)
+        rc = history_load_experiment(self->history, members.runs[loaded], &experiments[loaded], &why);
     if (rc == 0)
-        rc = find_varied(self->history, &members, &self->words.varied, &why);
+        rc = sweep_axes_find(&self->words.varied, (const struct experiment *const *)experiments, loaded, false, &why);
     if (rc)
         log_verbose("sweep %s: %s", sweep, why.message);
+    while (loaded > 0)
+        experiment_free(experiments[--loaded]);
+    free(experiments);
     run_selection_release(&members);
     return &self->words.varied;
 }
 
-static void add_varied(struct listing *self, const struct run_line *line)
+static void add_varied(struct lines *self, const struct run_line *line)
 {
     struct experiment *experiment;
     struct buf text;
@@ -136,7 +106,7 @@ static void add_varied(struct listing *self, const struct run_line *line)
         sweep_axes_describe(varied, experiment, &text);
         experiment_free(experiment);
     }
-    table_add(&self->table, TABLE_PLAIN, text.data);
+    table_add(&self->list.table, TABLE_PLAIN, text.data);
     buf_release(&text);
 }
 
@@ -144,38 +114,29 @@ static void add_varied(struct listing *self, const struct run_line *line)
 
 enum column { COLUMN_MODEL = 3, COLUMN_RANKS, COLUMN_STORE, COLUMN_VARIED };
 
-static void note_sweep(struct listing *self, const struct run_line *line)
-{
-    bool is_first = self->table.count == self->table.columns;
-    if (is_first)
-        snprintf(self->sweep, sizeof self->sweep, "%s", line->sweep);
-    self->is_of_one_sweep =
-        *line->sweep && (is_first || self->is_of_one_sweep) && strcmp(self->sweep, line->sweep) == 0;
-}
-
 /* Prints what all runs of one sweep have in common once, above the table; empty columns are dropped. */
-static void drop_repetition(struct listing *self, struct buf *out)
+static void drop_repetition(struct lines *self, struct buf *out)
 {
     static const struct {
         enum column column;
         const char *key;
     } hoisted[] = {{COLUMN_MODEL, "model"}, {COLUMN_RANKS, "ranks"}, {COLUMN_STORE, "store"}};
     const size_t count = sizeof hoisted / sizeof *hoisted;
-    const char *varied = table_same_cell(&self->table, COLUMN_VARIED);
+    const char *varied = table_same_cell(&self->list.table, COLUMN_VARIED);
     if (varied && !*varied)
-        table_drop_column(&self->table, COLUMN_VARIED);
+        table_drop_column(&self->list.table, COLUMN_VARIED);
     if (!self->is_of_one_sweep)
         return;
     buf_printf(out, "sweep %s", self->sweep);
     for (size_t i = 0; i < count; i++) {
-        const char *same = table_same_cell(&self->table, hoisted[i].column);
+        const char *same = table_same_cell(&self->list.table, hoisted[i].column);
         if (same)
             buf_printf(out, "  %s=%s", hoisted[i].key, same);
     }
     buf_append_char(out, '\n');
     for (size_t i = count; i-- > 0;)
-        if (table_same_cell(&self->table, hoisted[i].column))
-            table_drop_column(&self->table, hoisted[i].column);
+        if (table_same_cell(&self->list.table, hoisted[i].column))
+            table_drop_column(&self->list.table, hoisted[i].column);
 }
 
 /* {"kind": "nightly", …} as "kind=nightly …". */
@@ -205,115 +166,101 @@ static void add_text(struct table *table, const struct json_value *experiment, c
         table_add(table, TABLE_PLAIN, NULL);
 }
 
-static bool has_model(const struct json_value *experiment)
+static void add_cells(struct lines *self, const struct run_line *line, const struct row *row)
 {
-    const char *workload;
-    if (!json_as_text(json_get(experiment, "workload"), &workload))
-        return true;
-    return workload_row_named(workload)->has_model;
-}
-
-static int table_line(void *context, const struct run_line *line, struct cb_err *err)
-{
-    struct listing *self = context;
-    struct table *table = &self->table;
-    struct row row = read_row(line);
+    struct table *table = &self->list.table;
     char text[32], date[21];
-    bool failed = *line->outcome && strcmp(line->outcome, "pass") != 0;
-    (void)err;
-    note_sweep(self, line);
+    const char *workload;
+    bool failed = *line->outcome && strcmp(line->outcome, "pass") != 0, is_first = self->list.count == 1;
+    if (is_first)
+        snprintf(self->sweep, sizeof self->sweep, "%s", line->sweep);
+    self->is_of_one_sweep =
+        *line->sweep && (is_first || self->is_of_one_sweep) && strcmp(self->sweep, line->sweep) == 0;
     table_add(table, TABLE_BOLD, line->run);
     table_add(table, failed ? TABLE_BAD : TABLE_PLAIN, *line->outcome ? line->outcome : line->state);
     table_add(table, TABLE_PLAIN,
               date_text(line->started_wall_ns ? line->started_wall_ns : line->planned_wall_ns, date));
-    if (has_model(row.experiment))
-        add_text(table, row.experiment, "model");
-    else
+    if (json_as_text(json_get(row->experiment, "workload"), &workload) && !workload_row_named(workload)->has_model)
         table_add(table, TABLE_PLAIN, NULL);
-    add_text(table, row.experiment, "ranks");
-    add_text(table, row.experiment, "store");
+    else
+        add_text(table, row->experiment, "model");
+    add_text(table, row->experiment, "ranks");
+    add_text(table, row->experiment, "store");
     add_varied(self, line);
     for (int i = 0; i < METRIC_COUNT; i++)
         if (metric_in_list((enum metric_id)i))
             table_add(table, TABLE_PLAIN, figure_text((enum metric_id)i, line->medians[i], text));
-    add_labels(table, row.labels);
-    row_release(&row);
+    add_labels(table, row->labels);
+}
+
+static int add_line(void *context, const struct run_line *line, struct cb_err *err)
+{
+    struct lines *self = context;
+    struct row row = read_row(line);
+    (void)err;
+    listing_begin_row(&self->list);
+    if (self->list.cli->json)
+        json_line(&self->list.json, line, &row);
+    else
+        add_cells(self, line, &row);
+    listing_end_row(&self->list);
+    json_value_free(row.experiment);
+    json_value_free(row.labels);
     return 0;
 }
 
 /* "save_s" as "SAVE". */
-static void add_metric_heading(struct table *table, const char *name)
+static const char *metric_heading(const char *name, char heading[64])
 {
     size_t len = strlen(name);
-    char heading[64];
     if (len > 2 && strcmp(name + len - 2, "_s") == 0)
         len -= 2;
-    snprintf(heading, sizeof heading, "%.*s", (int)len, name);
+    snprintf(heading, 64, "%.*s", (int)len, name);
     for (char *at = heading; *at; at++)
         *at = (char)(*at == '_' ? ' ' : toupper((unsigned char)*at));
-    table_add(table, TABLE_BOLD, heading);
+    return heading;
 }
 
-static void start_table(struct table *table)
+static void start_list(struct listing *list, struct cli *cli)
 {
-    static const char *const headings[] = {"RUN", "OUTCOME", "STARTED", "MODEL", "RANKS", "STORE", "VARIED"};
-    char alignment[METRIC_COUNT + sizeof "llllrlll"] = "llllrll";
+    const char *headings[TABLE_MAX_COLUMNS] = {"RUN", "OUTCOME", "STARTED", "MODEL", "RANKS", "STORE", "VARIED"};
+    char alignment[TABLE_MAX_COLUMNS + 1] = "llllrll", names[METRIC_COUNT][64];
     size_t columns = strlen(alignment);
-    for (int i = 0; i < METRIC_COUNT; i++)
-        if (metric_in_list((enum metric_id)i))
-            alignment[columns++] = 'r';
-    alignment[columns] = 'l';
-    table_init(table, alignment);
-    for (size_t i = 0; i < sizeof headings / sizeof *headings; i++)
-        table_add(table, TABLE_BOLD, headings[i]);
-    for (int i = 0; i < METRIC_COUNT; i++)
-        if (metric_in_list((enum metric_id)i))
-            add_metric_heading(table, metric_row((enum metric_id)i)->name);
-    table_add(table, TABLE_BOLD, "LABELS");
-}
-
-static int write_table(struct cli *cli, struct history *history, const struct run_selection *selection,
-                       struct cb_err *err)
-{
-    struct listing listing = {.history = history};
-    if (selection->count == 0) {
-        log_info("no runs%s", cli->word_count ? " match" : " yet: `ckptbench run` makes the first");
-        return 0;
+    for (int i = 0; i < METRIC_COUNT; i++) {
+        if (!metric_in_list((enum metric_id)i))
+            continue;
+        alignment[columns] = 'r';
+        headings[columns++] = metric_heading(metric_row((enum metric_id)i)->name, names[i]);
     }
-    start_table(&listing.table);
-    int rc = history_each_run(history, selection, table_line, &listing, err);
-    if (rc == 0 && !listing.table.code)
-        drop_repetition(&listing, &cli->out);
-    if (rc == 0)
-        rc = table_write(&listing.table, 0, cli->colour, &cli->out, err);
-    table_release(&listing.table);
-    sweep_axes_release(&listing.words.varied);
-    return rc;
+    alignment[columns] = 'l';
+    headings[columns] = "LABELS";
+    listing_init(list, cli, 0, alignment, headings);
 }
 
-static int write_json(struct cli *cli, struct history *history, const struct run_selection *selection,
+static int write_list(struct cli *cli, struct history *history, const struct run_selection *selection,
                       struct cb_err *err)
 {
-    struct listing listing = {.history = history};
-    json_writer_init(&listing.json, &cli->out, 0);
-    json_write_begin_array(&listing.json);
-    int rc = history ? history_each_run(history, selection, json_line, &listing, err) : 0;
-    json_write_end_array(&listing.json);
-    return rc ? rc : cli_end_json(cli, err);
+    struct lines self = {.history = history};
+    start_list(&self.list, cli);
+    self.list.if_empty = cli->word_count ? "no runs match" : "no runs yet: `ckptbench run` makes the first";
+    int rc = selection->count ? history_each_run(history, selection, add_line, &self, err) : 0;
+    if (rc == 0 && !cli->json && self.list.count && !self.list.table.code)
+        drop_repetition(&self, &cli->out);
+    sweep_axes_release(&self.words.varied);
+    return listing_end(&self.list, rc, err);
 }
 
 /* The number of lines: -n, otherwise all for JSON and the newest 100 for a table. */
 static int limit_lines(struct cli *cli, struct run_selection *selection, struct cb_err *err)
 {
-    const char *given = cli_flag_value(cli, "n");
     uint64_t lines = cli->json || cli_has_flag(cli, "all") ? UINT64_MAX : DEFAULT_LINES;
-    int rc = given ? units_parse_u64(given, &lines, err) : 0;
+    int rc = cli_parse_flag(cli, "n", units_parse_u64, &lines, err);
     if (rc)
-        return cb_context(err, "-n");
+        return rc;
     if (lines == 0)
         return cb_fail(err, CB_ERR_USAGE, "-n 0 lists nothing: give the number of runs, 1 or more");
     if (selection->count > lines) {
-        if (!given)
+        if (!cli_has_flag(cli, "n"))
             log_info("the newest %llu of %zu runs; --all lists every one", (unsigned long long)lines, selection->count);
         selection->count = (size_t)lines;
     }
@@ -326,14 +273,14 @@ static int run_list(struct cli *cli, struct cb_err *err)
     struct run_selection selection = {0};
     int rc = history_open_read_only(NULL, &history, err);
     if (rc == CB_ERR_NOT_FOUND)
-        return cli->json ? write_json(cli, NULL, &selection, err) : write_table(cli, NULL, &selection, err);
+        return write_list(cli, NULL, &selection, err);
     if (rc)
         return rc;
     rc = history_select(history, cli->words, cli->word_count, &selection, err);
     if (rc == 0)
         rc = limit_lines(cli, &selection, err);
     if (rc == 0)
-        rc = cli->json ? write_json(cli, history, &selection, err) : write_table(cli, history, &selection, err);
+        rc = write_list(cli, history, &selection, err);
     run_selection_release(&selection);
     history_close(history);
     return rc;

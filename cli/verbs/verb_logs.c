@@ -17,6 +17,7 @@
 #include "run/run_folder.h"
 
 #define CHUNK_BYTES (1u << 20)
+#define REST_MAX_BYTES (64u << 20)
 #define LOOK_NS (300 * NS_PER_MS)
 #define SYNC_EVERY 10 /* Slurm is asked once for this many checks of the files */
 #define PATH_BYTES 4096
@@ -42,27 +43,21 @@ struct logs {
     bool any;
 };
 
-/* "03: text": a line of rank 3 as marked by srun, padded to the digits of the last rank. */
-static bool is_of_task(const char *line, size_t len, const char *rank)
+/* Whether a line is of a rank: "[1,3]<stderr>:text" as marked by mpirun, or "03: text" as marked by srun, padded to the
+ * digits of the last rank. */
+static bool is_of_rank(const char *line, size_t len, const char *rank)
 {
     size_t digits = 0, zeros = 0, rank_digits = strlen(rank);
+    const char *comma = len && line[0] == '[' ? memchr(line, ',', len) : NULL;
+    if (comma)
+        return (size_t)(comma + 1 - line) + rank_digits + 2 <= len && memcmp(comma + 1, rank, rank_digits) == 0 &&
+               comma[1 + rank_digits] == ']' && comma[2 + rank_digits] == '<';
     while (digits < len && line[digits] >= '0' && line[digits] <= '9')
         digits++;
     while (zeros + 1 < digits && line[zeros] == '0')
         zeros++;
     return digits + 1 < len && line[digits] == ':' && line[digits + 1] == ' ' && digits - zeros == rank_digits &&
            memcmp(line + zeros, rank, rank_digits) == 0;
-}
-
-/* "[1,3]<stderr>:text": a line of rank 3 as marked by mpirun; otherwise as by srun. */
-static bool is_of_rank(const char *line, size_t len, const char *rank)
-{
-    if (is_of_task(line, len, rank))
-        return true;
-    const char *comma = len && line[0] == '[' ? memchr(line, ',', len) : NULL;
-    size_t digits = strlen(rank);
-    return comma && (size_t)(comma + 1 - line) + digits + 2 <= len && memcmp(comma + 1, rank, digits) == 0 &&
-           comma[1 + digits] == ']' && comma[2 + digits] == '<';
 }
 
 static void show_line(struct logs *self, const struct log_file *file, const char *line, size_t len)
@@ -105,46 +100,36 @@ static int find_transport(struct logs *self, struct transport **transport, struc
     return rc;
 }
 
-/* Reads the record of a remote run, which says whether it belongs to an array: the log is then in another run's
- * folder. */
-static int read_record(struct logs *self, struct transport *transport, struct cb_err *err)
-{
-    char path[PATH_BYTES];
-    struct buf text;
-    struct job_record record;
-    if (path_format(path, sizeof path, err, "%s/job.json", self->folder))
-        return CB_ERR_USAGE;
-    buf_init(&text, CHUNK_BYTES);
-    int rc = transport->read(transport, path, 0, CHUNK_BYTES, &text, err);
-    if (rc == 0)
-        rc = job_record_parse(path, text.data, text.len, &record, err);
-    if (rc == 0) {
-        job_record_release(&self->list.items[0].record);
-        self->list.items[0].record = record;
-    }
-    buf_release(&text);
-    return rc == CB_ERR_NOT_FOUND ? 0 : rc;
-}
-
+/* The folder, which is on the run's site while the run is unfinished there. The record of a remote run says whether it
+ * belongs to an array: the log is then in another run's folder. */
 static int find_folder(struct logs *self, struct cb_err *err)
 {
+    char path[PATH_BYTES];
     struct remote *remote;
-    struct buf path;
-    const struct job_entry *entry = &self->list.items[0];
+    struct job_record record;
+    struct job_entry *entry = &self->list.items[0];
     self->away = job_entry_is_away(entry);
     snprintf(self->folder, sizeof self->folder, "%s", entry->folder);
     if (!self->away)
         return 0;
     int rc = job_list_site(&self->list, entry->site, &remote, err);
-    buf_init(&path, PATH_BYTES);
+    if (rc)
+        return rc;
+    if (path_format(self->folder, sizeof self->folder, err, "%s/runs/%s", site_text(&remote->site, SITE_HOME),
+                    entry->run) ||
+        path_format(path, sizeof path, err, "%s/job.json", self->folder))
+        return CB_ERR_USAGE;
+    struct buf text;
+    buf_init(&text, CHUNK_BYTES);
+    rc = remote->transport->read(remote->transport, path, 0, CHUNK_BYTES, &text, err);
     if (rc == 0)
-        rc = remote_run_folder(remote, entry->run, &path, err);
+        rc = job_record_parse(path, text.data, text.len, &record, err);
     if (rc == 0) {
-        snprintf(self->folder, sizeof self->folder, "%s", path.data);
-        rc = read_record(self, remote->transport, err);
+        job_record_release(&entry->record);
+        entry->record = record;
     }
-    buf_release(&path);
-    return rc;
+    buf_release(&text);
+    return rc == CB_ERR_NOT_FOUND ? 0 : rc;
 }
 
 static int count_attempts(struct logs *self, struct cb_err *err)
@@ -186,22 +171,19 @@ static int show_new(struct logs *self, struct log_file *file, bool all, struct c
     return rc;
 }
 
-static int open_file(struct log_file *file, const char *folder, uint32_t attempt, const char *name, struct cb_err *err)
-{
-    int len = attempt ? snprintf(file->path, sizeof file->path, "%s/attempts/%u/logs/%s", folder, attempt, name)
-                      : snprintf(file->path, sizeof file->path, "%s/%s", folder, name);
-    buf_init(&file->rest, 64u << 20);
-    return len < (int)sizeof file->path ? 0 : cb_fail(err, CB_ERR_USAGE, "the path %s is too long", folder);
-}
-
 /* The logs of its agent, of the agents of other nodes and their launcher, and of the ranks. */
 static int open_attempt(struct logs *self, struct cb_err *err)
 {
-    int rc = open_file(&self->files[1], self->folder, self->attempt, "agent.log", err);
-    if (rc == 0)
-        rc = open_file(&self->files[2], self->folder, self->attempt, "nodes.log", err);
-    if (rc == 0)
-        rc = open_file(&self->files[RANKS], self->folder, self->attempt, "ranks.log", err);
+    static const char *const names[] = {NULL, "agent.log", "nodes.log", "ranks.log"};
+    int rc = 0;
+    for (size_t i = 1; rc == 0 && i < sizeof names / sizeof *names; i++) {
+        struct log_file *file = &self->files[i];
+        buf_release(&file->rest);
+        *file = (struct log_file){.ranks = i == RANKS};
+        buf_init(&file->rest, REST_MAX_BYTES);
+        rc = path_format(file->path, sizeof file->path, err, "%s/attempts/%u/logs/%s", self->folder, self->attempt,
+                         names[i]);
+    }
     return rc;
 }
 
@@ -218,8 +200,7 @@ static int open_files(struct logs *self, struct cb_err *err)
     if (entry->record.in_array) {
         snprintf(name, sizeof name, JOB_LOG ".%" PRIu64, entry->record.array_task);
     }
-    self->files[RANKS].ranks = true;
-    int rc = open_file(&self->files[0], folder, 0, name, err);
+    int rc = path_format(self->files[0].path, sizeof self->files[0].path, err, "%s/%s", folder, name);
     return rc == 0 && self->attempt ? open_attempt(self, err) : rc;
 }
 
@@ -232,31 +213,19 @@ static int show_all_new(struct logs *self, bool all, struct cb_err *err)
     return rc;
 }
 
-/* A new attempt has its own files; the job's log continues. */
-static int take_attempt(struct logs *self, struct cb_err *err)
-{
-    int rc = count_attempts(self, err);
-    uint32_t attempt = self->attempts;
-    if (rc || attempt == self->attempt)
-        return rc;
-    for (size_t i = 1; i < sizeof self->files / sizeof *self->files; i++) {
-        if (*self->files[i].path)
-            buf_release(&self->files[i].rest);
-        self->files[i] = (struct log_file){.ranks = i == RANKS};
-    }
-    self->attempt = attempt;
-    return open_attempt(self, err);
-}
-
 static int follow(struct logs *self, struct cb_err *err)
 {
     int rc = 0;
-    launch_catch_signals();
+    launch_catch_signals(false);
     for (unsigned look = 0; rc == 0 && !launch_was_stopped(); look++) {
         if (look % SYNC_EVERY == 0)
             rc = job_list_sync(&self->list, err);
         if (rc == 0)
-            rc = take_attempt(self, err);
+            rc = count_attempts(self, err);
+        if (rc == 0 && self->attempts != self->attempt) { /* has its own files; the job's log continues */
+            self->attempt = self->attempts;
+            rc = open_attempt(self, err);
+        }
         bool ended = job_list_is_final(&self->list);
         if (rc == 0)
             rc = show_all_new(self, ended, err);
@@ -269,16 +238,15 @@ static int follow(struct logs *self, struct cb_err *err)
 
 static int show_logs(struct logs *self, struct cb_err *err)
 {
-    const char *given = cli_flag_value(self->cli, "attempt");
     int rc = find_folder(self, err);
     if (rc == 0)
         rc = count_attempts(self, err);
     if (rc)
         return rc;
     uint64_t number = self->attempts;
-    rc = given ? units_parse_u64(given, &number, err) : 0;
+    rc = cli_parse_flag(self->cli, "attempt", units_parse_u64, &number, err);
     if (rc)
-        return cb_context(err, "--attempt");
+        return rc;
     if (number > self->attempts)
         return cb_fail(err, CB_ERR_NOT_FOUND, "run %s has had %u attempt%s so far", self->list.items[0].run,
                        self->attempts, units_plural(self->attempts));
@@ -294,49 +262,31 @@ static int show_logs(struct logs *self, struct cb_err *err)
     return rc;
 }
 
-/* --site: adds a run that the local history does not know yet. */
-static int take_from_site(struct logs *self, struct cb_err *err)
-{
-    struct remote *remote;
-    const struct cli *cli = self->cli;
-    const char *site = cli_flag_value(cli, "site");
-    if (!site)
-        return 0;
-    int rc = job_list_site(&self->list, site, &remote, err);
-    return rc ? rc : remote_runs_take(remote, self->list.history, cli->words, cli->word_count, err);
-}
-
 static int run_logs(struct cli *cli, struct cb_err *err)
 {
     struct logs self = {.cli = cli, .rank = cli_flag_value(cli, "rank")};
-    struct history *history = NULL;
-    struct run_selection selection = {0};
+    const char *site = cli_flag_value(cli, "site");
     char run[64];
     uint64_t unused;
-    const char *const words[] = {run};
-    if (self.rank && units_parse_u64(self.rank, &unused, err))
-        return cb_context(err, "--rank");
-    int rc = history_open(NULL, &history, err);
+    int rc = cli_parse_flag(cli, "rank", units_parse_u64, &unused, err);
+    if (rc)
+        return rc;
+    for (size_t i = 0; i < sizeof self.files / sizeof *self.files; i++)
+        buf_init(&self.files[i].rest, REST_MAX_BYTES);
+    rc = job_list_init(&self.list, NULL, err);
+    if (rc == 0 && site)
+        rc = job_list_take(&self.list, site, cli->words, cli->word_count, err);
     if (rc == 0)
-        rc = job_list_init(&self.list, history, err);
+        rc = find_only_run(cli, self.list.history, run, err);
     if (rc == 0)
-        rc = take_from_site(&self, err);
-    if (rc == 0)
-        rc = find_only_run(cli, history, run, err);
-    if (rc == 0)
-        rc = history_select(history, words, 1, &selection, err);
-    if (rc == 0)
-        rc = job_list_add(&self.list, &selection, err);
+        rc = job_list_add(&self.list, (const char *const[]){run}, 1, err);
     if (rc == 0)
         rc = job_list_sync(&self.list, err);
     if (rc == 0)
         rc = show_logs(&self, err);
     for (size_t i = 0; i < sizeof self.files / sizeof *self.files; i++)
-        if (*self.files[i].path)
-            buf_release(&self.files[i].rest);
-    run_selection_release(&selection);
+        buf_release(&self.files[i].rest);
     job_list_release(&self.list);
-    history_close(history);
     return rc;
 }
 

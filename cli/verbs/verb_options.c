@@ -3,8 +3,7 @@
 #include <strings.h>
 
 #include "cli/cli.h"
-#include "cli/report/table.h"
-#include "core/json.h"
+#include "cli/listing.h"
 #include "core/nearest_word.h"
 #include "core/units.h"
 #include "run/options.h"
@@ -65,44 +64,29 @@ static bool is_wanted(const struct option *row, const struct cli *cli)
     return wanted;
 }
 
-static void write_json_row(struct json_writer *writer, const struct option *row, const char *values)
+static int add_row(struct listing *list, const struct option *row, struct cb_err *err)
 {
-    json_write_begin_object(writer);
-    json_member_text(writer, "name", row->name);
-    json_member_text(writer, "type", option_type_name(row->type));
-    json_member_text(writer, "class", option_class_name(row->class));
-    json_member_text(writer, "default", row->fallback);
-    json_member_text(writer, "values", values);
-    json_member_text(writer, "unit", *row->unit ? row->unit : NULL);
-    json_member_text(writer, "help", row->help);
-    json_write_end_object(writer);
-}
-
-static int write_rows(struct cli *cli, struct json_writer *writer, struct table *table, size_t *found,
-                      struct cb_err *err)
-{
-    int rc = 0;
-    for (size_t i = 0; rc == 0 && i < OPTION_COUNT + sizeof beside / sizeof *beside; i++) {
-        const struct option *row = i < OPTION_COUNT ? option_row((enum option_id)i) : &beside[i - OPTION_COUNT];
-        struct buf values;
-        if (!is_wanted(row, cli))
-            continue;
-        (*found)++;
-        buf_init(&values, 1024);
-        describe_values(row, &values);
-        rc = buf_check(&values, row->name, err);
-        if (cli->json) {
-            write_json_row(writer, row, values.data);
-        } else {
-            table_add(table, TABLE_BOLD, row->name);
-            table_add(table, TABLE_PLAIN, *row->fallback ? row->fallback : "''");
-            table_add(table, TABLE_PLAIN, values.data);
-            table_add(table, TABLE_PLAIN, row->unit);
-            table_add(table, TABLE_DIM, option_class_name(row->class));
-            table_add(table, TABLE_PLAIN, row->help);
-        }
-        buf_release(&values);
+    bool json = list->cli->json;
+    struct buf values;
+    buf_init(&values, 1024);
+    describe_values(row, &values);
+    listing_begin_row(list);
+    listing_text(list, "name", TABLE_BOLD, row->name);
+    if (json) {
+        json_member_text(&list->json, "type", option_type_name(row->type));
+        json_member_text(&list->json, "class", option_class_name(row->class));
+        json_member_text(&list->json, "default", row->fallback);
+    } else {
+        table_add(&list->table, TABLE_PLAIN, *row->fallback ? row->fallback : "''");
     }
+    listing_text(list, "values", TABLE_PLAIN, values.data);
+    listing_text(list, "unit", TABLE_PLAIN, row->unit);
+    if (!json)
+        table_add(&list->table, TABLE_DIM, option_class_name(row->class));
+    listing_text(list, "help", TABLE_PLAIN, row->help);
+    listing_end_row(list);
+    int rc = buf_check(&values, row->name, err);
+    buf_release(&values);
     return rc;
 }
 
@@ -121,26 +105,17 @@ static int fail_unmatched(const struct cli *cli, struct cb_err *err)
 static int run_options(struct cli *cli, struct cb_err *err)
 {
     static const char *const headings[] = {"key", "default", "values", "unit", "class", "meaning"};
-    struct table table;
-    struct json_writer writer;
-    size_t found = 0;
-    table_init(&table, "llllll");
-    json_writer_init(&writer, &cli->out, 2);
-    if (cli->json)
-        json_write_begin_array(&writer);
-    else
-        table_add_headings(&table, headings);
-    int rc = write_rows(cli, &writer, &table, &found, err);
-    if (rc == 0 && found == 0) {
-        rc = fail_unmatched(cli, err);
-    } else if (rc == 0 && cli->json) {
-        json_write_end_array(&writer);
-        rc = cli_end_json(cli, err);
-    } else if (rc == 0) {
-        rc = table_write(&table, 0, cli->colour, &cli->out, err);
+    struct listing list;
+    int rc = 0;
+    listing_init(&list, cli, 2, "llllll", headings);
+    for (size_t i = 0; rc == 0 && i < OPTION_COUNT + sizeof beside / sizeof *beside; i++) {
+        const struct option *row = i < OPTION_COUNT ? option_row((enum option_id)i) : &beside[i - OPTION_COUNT];
+        if (is_wanted(row, cli))
+            rc = add_row(&list, row, err);
     }
-    table_release(&table);
-    return rc;
+    if (rc == 0 && list.count == 0)
+        rc = fail_unmatched(cli, err);
+    return listing_end(&list, rc, err);
 }
 
 const struct verb verb_options = {

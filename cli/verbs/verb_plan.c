@@ -34,43 +34,12 @@ struct forecast {
 
 /* ---- outlook ---- */
 
-static void sum_states(struct forecast *self)
-{
-    const struct layout *layout = self->workload.layout;
-    forecast_sum_states(layout, &self->largest_state_bytes, &self->all_state_bytes);
-    self->weight_bytes = layout_kind_bytes(layout, KIND_WEIGHT);
-    self->total_bytes = layout_total_bytes(layout);
-    self->optimizer_bytes = self->total_bytes - self->weight_bytes;
-}
-
-static uint64_t count_requests(const struct forecast *self)
-{
-    const struct plan *plan = self->workload.plan;
-    uint64_t block = experiment_u64(self->experiment, OPT_IO_BLOCK), requests = 1; /* .metadata */
-    for (size_t i = 0; i < plan->file_count; i++)
-        requests += (plan->files[i].length + block - 1) / block;
-    return requests;
-}
-
-static int measure_metadata(struct forecast *self, struct cb_err *err)
-{
-    struct plan_options options;
-    struct buf metadata;
-    buf_init(&metadata, METADATA_MAX_BYTES);
-    int rc = plan_options_read(self->experiment, workload_payload_alignment(self->experiment), &options, err);
-    if (rc == 0)
-        rc = format_write_metadata(options.format, self->workload.layout, self->workload.plan, "planned", &metadata,
-                                   err);
-    if (rc == 0)
-        self->metadata_bytes = metadata.len;
-    buf_release(&metadata);
-    return rc;
-}
-
 static int forecast_init(struct forecast *self, const struct experiment *experiment,
                          const struct throughput_history *book, struct cb_err *err)
 {
     struct rusage usage;
+    struct plan_options options;
+    struct buf metadata;
     *self = (struct forecast){.experiment = experiment};
     int rc = workload_init(&self->workload, experiment, err);
     if (rc == 0 && !self->workload.layout)
@@ -80,26 +49,30 @@ static int forecast_init(struct forecast *self, const struct experiment *experim
         return rc;
     getrusage(RUSAGE_SELF, &usage);
     self->rss_bytes = (uint64_t)usage.ru_maxrss * KIB; /* measured before the metadata is written */
-    sum_states(self);
+    const struct layout *layout = self->workload.layout;
+    const struct plan *plan = self->workload.plan;
+    uint64_t block = experiment_u64(experiment, OPT_IO_BLOCK);
+    forecast_sum_states(layout, &self->largest_state_bytes, &self->all_state_bytes);
+    self->weight_bytes = layout_kind_bytes(layout, KIND_WEIGHT);
+    self->total_bytes = layout_total_bytes(layout);
+    self->optimizer_bytes = self->total_bytes - self->weight_bytes;
     estimate_memory_bytes(&self->workload.layouts, experiment, &self->host_memory_bytes);
-    self->requests = count_requests(self);
-    rc = measure_metadata(self, err);
+    self->requests = 1; /* .metadata */
+    for (size_t i = 0; i < plan->file_count; i++)
+        self->requests += (plan->files[i].length + block - 1) / block;
+    buf_init(&metadata, METADATA_MAX_BYTES);
+    rc = plan_options_read(experiment, workload_payload_alignment(experiment), &options, err);
+    if (rc == 0)
+        rc = format_write_metadata(options.format, layout, plan, "planned", &metadata, err);
+    self->metadata_bytes = metadata.len;
+    buf_release(&metadata);
     forecast_choose_rates(experiment, &self->workload, book, &self->rates);
-    forecast_predict(experiment, self->workload.plan, &self->rates, self->largest_state_bytes, self->all_state_bytes,
+    forecast_predict(experiment, plan, &self->rates, self->largest_state_bytes, self->all_state_bytes,
                      &self->predicted);
     return rc;
 }
 
 /* ---- for people ---- */
-
-static void write_bytes_line(const struct forecast *self, struct buf *out)
-{
-    char weights[32], optimizer[32], total[32];
-    buf_printf(out, "bytes      weights %s, optimizer %s, together %s\n",
-               units_format_bytes((double)self->weight_bytes, weights),
-               units_format_bytes((double)self->optimizer_bytes, optimizer),
-               units_format_bytes((double)self->total_bytes, total));
-}
 
 static void write_plan_lines(const struct forecast *self, struct buf *out)
 {
@@ -148,14 +121,16 @@ static void write_predicted_lines(const struct forecast *self, struct buf *out)
 static void write_text(const struct forecast *self, struct buf *out)
 {
     const struct workload *workload = &self->workload;
-    char parameters[32], ranks[32];
+    char a[32], b[32], c[32];
     const char *axes = layout_describe(workload->layout);
     buf_printf(out, "model      %s, %s parameters, %s, %s\n", experiment_text(self->experiment, OPT_MODEL),
-               units_format_count(model_parameters(workload->model), parameters), dtype_name(workload->model->dtype),
+               units_format_count(model_parameters(workload->model), a), dtype_name(workload->model->dtype),
                layout_state_name(workload->layout));
-    buf_printf(out, "layout     %s rank%s%s%s%s\n", units_format_count(layout_world_size(workload->layout), ranks),
+    buf_printf(out, "layout     %s rank%s%s%s%s\n", units_format_count(layout_world_size(workload->layout), a),
                units_plural(layout_world_size(workload->layout)), *axes ? " (" : "", axes, *axes ? ")" : "");
-    write_bytes_line(self, out);
+    buf_printf(out, "bytes      weights %s, optimizer %s, together %s\n",
+               units_format_bytes((double)self->weight_bytes, a), units_format_bytes((double)self->optimizer_bytes, b),
+               units_format_bytes((double)self->total_bytes, c));
     write_plan_lines(self, out);
     write_predicted_lines(self, out);
 }
@@ -165,8 +140,7 @@ static void write_text(const struct forecast *self, struct buf *out)
 static void write_predicted_json(const struct forecast *self, struct json_writer *writer)
 {
     const struct prediction *predicted = &self->predicted;
-    json_write_key(writer, "predicted");
-    json_write_begin_object(writer);
+    json_member_object(writer, "predicted");
     json_member_double(writer, "save_s", predicted->save_s);
     json_member_text(writer, "save_limit", predicted->store_binds_save ? "store" : "rank");
     json_member_double(writer, "load_s", predicted->load_s);
@@ -186,8 +160,7 @@ static void write_json(const struct forecast *self, struct json_writer *writer)
     const struct plan *plan = self->workload.plan;
     json_write_begin_object(writer);
     json_member_u64(writer, "params", model_parameters(self->workload.model));
-    json_write_key(writer, "bytes");
-    json_write_begin_object(writer);
+    json_member_object(writer, "bytes");
     json_member_u64(writer, "weights", self->weight_bytes);
     json_member_u64(writer, "optimizer", self->optimizer_bytes);
     json_member_u64(writer, "total", self->total_bytes);
@@ -195,8 +168,7 @@ static void write_json(const struct forecast *self, struct json_writer *writer)
     json_member_u64(writer, "tensors", layout_tensor_count(self->workload.layout));
     json_member_u64(writer, "items", plan->item_count);
     json_member_u64(writer, "files", plan->file_count + 1);
-    json_write_key(writer, "rank_bytes");
-    json_write_begin_object(writer);
+    json_member_object(writer, "rank_bytes");
     json_member_u64(writer, "min", plan->rank_bytes_min);
     json_member_u64(writer, "median", plan->rank_bytes_median);
     json_member_u64(writer, "max", plan->rank_bytes_max);
@@ -212,29 +184,18 @@ static void write_json(const struct forecast *self, struct json_writer *writer)
     json_write_end_object(writer);
 }
 
-static int write_training(struct cli *cli, const struct experiment *experiment, struct json_writer *writer,
-                          struct cb_err *err)
-{
-    struct workload workload;
-    int rc = workload_init(&workload, experiment, err);
-    if (rc)
-        return rc;
-    if (cli->json)
-        training_outlook_write_json(experiment, &workload, writer);
-    else
-        training_outlook_write(experiment, &workload, &cli->out);
-    workload_release(&workload);
-    return 0;
-}
-
 static int write_outlook(struct cli *cli, const struct experiment *experiment, const struct throughput_history *book,
                          struct json_writer *writer, struct cb_err *err)
 {
-    struct forecast forecast;
-    if (workload_kind_of(experiment)->trains)
-        return write_training(cli, experiment, writer, err);
-    int rc = forecast_init(&forecast, experiment, book, err);
-    if (rc == 0 && cli->json)
+    struct forecast forecast = {0};
+    bool trains = workload_kind_of(experiment)->trains;
+    int rc =
+        trains ? workload_init(&forecast.workload, experiment, err) : forecast_init(&forecast, experiment, book, err);
+    if (rc == 0 && trains && cli->json)
+        training_outlook_write_json(experiment, &forecast.workload, writer);
+    else if (rc == 0 && trains)
+        training_outlook_write(experiment, &forecast.workload, &cli->out);
+    else if (rc == 0 && cli->json)
         write_json(&forecast, writer);
     else if (rc == 0)
         write_text(&forecast, &cli->out);
@@ -244,35 +205,22 @@ static int write_outlook(struct cli *cli, const struct experiment *experiment, c
 
 /* ---- sweeps ---- */
 
-/* The first run of each combination; repetitions add nothing here. */
-static bool is_first(const struct sweep *sweep, size_t index)
-{
-    return sweep->members[index].block == 1;
-}
-
-static const char *value_of(const struct experiment *experiment, const char *key)
-{
-    enum option_id id;
-    return option_find(key, &id, NULL) == 0 ? experiment_text(experiment, id) : "";
-}
-
 /* The varied keys of a run: "tp=2 dp=1", or as an object. */
 static void write_varied(struct cli *cli, const struct sweep *sweep, size_t index, struct json_writer *writer)
 {
     const struct experiment *experiment = sweep->members[index].experiment;
-    if (cli->json) {
-        json_write_key(writer, "varied");
-        json_write_begin_object(writer);
-    }
+    if (cli->json)
+        json_member_object(writer, "varied");
+    else
+        buf_append_text(&cli->out, index ? "\n== " : "== ");
     for (size_t i = 0; i < sweep->varied_count; i++) {
+        enum option_id id;
+        const char *key = sweep->varied[i];
+        const char *value = option_find(key, &id, NULL) == 0 ? experiment_text(experiment, id) : "";
         if (cli->json)
-            json_member_text(writer, sweep->varied[i], value_of(experiment, sweep->varied[i]));
+            json_member_text(writer, key, value);
         else
-            buf_printf(&cli->out, "%s%s=%s",
-                       i       ? "  "
-                       : index ? "\n== "
-                               : "== ",
-                       sweep->varied[i], value_of(experiment, sweep->varied[i]));
+            buf_printf(&cli->out, "%s%s=%s", i ? "  " : "", key, value);
     }
     if (cli->json)
         json_write_end_object(writer);
@@ -298,29 +246,23 @@ static int write_member(struct cli *cli, const struct sweep *sweep, size_t index
     return rc;
 }
 
-/* Adds the amount of available memory to an out-of-memory error. */
-static int explain_memory(const struct rlimits_memory *memory, struct cb_err *err)
-{
-    char free_bytes[32];
-    if (memory->available == 0)
-        return err->code;
-    return cb_context(err, "the plan does not fit into the %s of memory that it may have here: plan fewer ranks",
-                      units_format_bytes((double)memory->available, free_bytes));
-}
-
 static int plan_members(struct cli *cli, const struct sweep *sweep, const struct throughput_history *book,
                         struct json_writer *writer, struct cb_err *err)
 {
+    char free_bytes[32];
     struct rlimits_memory memory;
     struct slow_notice *slow_notice = slow_notice_new("planning");
     int rc = 0;
     rlimits_bound_memory(&memory);
     for (size_t i = 0; rc == 0 && i < sweep->count; i++)
-        if (is_first(sweep, i))
+        if (sweep->members[i].block == 1) /* repetitions add nothing here */
             rc = write_member(cli, sweep, i, book, writer, err);
     rlimits_release_memory(&memory);
     slow_notice_free(slow_notice);
-    return rc == CB_ERR_MEMORY ? explain_memory(&memory, err) : rc;
+    if (rc == CB_ERR_MEMORY && memory.available)
+        cb_context(err, "the plan does not fit into the %s of memory that it may have here: plan fewer ranks",
+                   units_format_bytes((double)memory.available, free_bytes));
+    return rc;
 }
 
 static int run_plan(struct cli *cli, struct cb_err *err)
@@ -336,11 +278,9 @@ static int run_plan(struct cli *cli, struct cb_err *err)
     if (cli->json && sweep.combinations > 1)
         json_write_begin_array(&writer);
     rc = plan_members(cli, &sweep, &book, &writer, err);
-    if (cli->json && sweep.combinations > 1)
-        json_write_end_array(&writer);
     throughput_history_release(&book);
     sweep_release(&sweep);
-    return rc || !cli->json ? rc : cli_end_json(cli, err);
+    return rc || !cli->json ? rc : cli_end_json(cli, &writer, err);
 }
 
 const struct verb verb_plan = {

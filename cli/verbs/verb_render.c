@@ -8,52 +8,44 @@
 #include "core/clock.h"
 #include "core/json.h"
 #include "core/log.h"
+#include "core/path.h"
 #include "jobs/slurm/run_follow.h"
 
 #define SCRIPT_MAX_BYTES (1u << 16)
 
 /* Writes the run with its record, so that `status` finds the job by its name, whoever submits it. */
-static int write_run(const struct submission *self, const struct run_plan *run_plan, size_t index,
-                     const struct buf *script, struct cb_err *err)
-{
-    const struct planned *member = &run_plan->members[index];
-    struct job_record record;
-    char path[4096];
-    job_record_init(&record);
-    snprintf(record.name, sizeof record.name, "%s", member->id);
-    int rc = run_plan_write(run_plan, index, self->history, NULL, err);
-    if (rc == 0 && snprintf(path, sizeof path, "%s/%s", member->folder, submission_script_name(member->experiment)) >=
-                       (int)sizeof path)
-        rc = cb_fail(err, CB_ERR_USAGE, "the path %s is too long", member->folder);
-    if (rc == 0)
-        rc = buf_write_file(script, path, 0644, err);
-    if (rc == 0)
-        rc = job_record_enter(&record, JOB_PLANNED, clock_wall_ns(), "rendered", err);
-    if (rc == 0)
-        rc = job_record_write(member->folder, &record, err);
-    job_record_release(&record);
-    return rc;
-}
-
 static int render_run(struct cli *cli, const struct submission *self, const struct run_plan *run_plan, size_t index,
                       struct json_writer *json, struct cb_err *err)
 {
     const struct planned *member = &run_plan->members[index];
+    struct job_record record;
     struct buf script;
+    char path[PATH_MAX];
     buf_init(&script, SCRIPT_MAX_BYTES);
+    job_record_init(&record);
+    snprintf(record.name, sizeof record.name, "%s", member->id);
     int rc = submission_script(self, member->id, member->folder, 0, member->experiment, &script, err);
     if (rc == 0)
-        rc = write_run(self, run_plan, index, &script, err);
+        rc = run_plan_write(run_plan, index, self->history, NULL, err);
+    if (rc == 0)
+        rc = path_format(path, sizeof path, err, "%s/%s", member->folder, submission_script_name(member->experiment));
+    if (rc == 0)
+        rc = buf_write_file(&script, path, 0644, err);
+    if (rc == 0)
+        rc = job_record_enter(&record, JOB_PLANNED, clock_wall_ns(), "rendered", err);
+    if (rc == 0)
+        rc = job_record_write(member->folder, &record, err);
     if (rc == 0 && cli->json) {
         json_write_begin_object(json);
         json_member_text(json, "run", member->id);
         json_member_text(json, "script", script.data);
         json_write_end_object(json);
     } else if (rc == 0 && *run_plan->sweep_id) {
-        buf_printf(&cli->out, "%s/%s\n", member->folder, submission_script_name(member->experiment));
+        buf_printf(&cli->out, "%s\n", path);
     } else if (rc == 0) {
         buf_append_text(&cli->out, script.data);
     }
+    job_record_release(&record);
     buf_release(&script);
     return rc;
 }
@@ -68,8 +60,7 @@ static int render_all(struct cli *cli, struct submission *self, const struct run
     if (cli->json) {
         json_write_begin_object(&json);
         json_member_text(&json, "sweep", *run_plan->sweep_id ? run_plan->sweep_id : NULL);
-        json_write_key(&json, "runs");
-        json_write_begin_array(&json);
+        json_member_array(&json, "runs");
     }
     for (size_t i = 0; rc == 0 && i < run_plan->sweep.count; i++)
         rc = render_run(cli, self, run_plan, i, &json, err);
@@ -80,9 +71,7 @@ static int render_all(struct cli *cli, struct submission *self, const struct run
              leads_here ? "run with sh, on the login node," : "sbatch", run_plan->id);
     if (!cli->json)
         return 0;
-    json_write_end_array(&json);
-    json_write_end_object(&json);
-    return cli_end_json(cli, err);
+    return cli_end_json(cli, &json, err);
 }
 
 static int run_render(struct cli *cli, struct cb_err *err)

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
-#include "cli/jobs/agent_program.h"
 #include "cli/jobs/run_here.h"
 #include "cli/plan/run_plan.h"
 #include "cli/plan/workload.h"
@@ -91,19 +90,12 @@ static int find_varied(struct session *self, struct cb_err *err)
 
 /* ---- planning ---- */
 
-/* A missing agent is an outcome of the run. */
-static int check_agent(struct cb_err *err)
-{
-    char path[PATH_MAX];
-    int rc = agent_program_find(path, err);
-    return rc == CB_ERR_NOT_FOUND ? 0 : rc;
-}
-
 static int plan_session(struct session *self, struct cb_err *err)
 {
+    char agent[PATH_MAX];
     int rc = run_plan_expand(&self->run_plan, &self->cli->settings, false, err);
-    if (rc == 0)
-        rc = check_agent(err);
+    if (rc == 0 && (rc = agent_program_find(agent, err)) == CB_ERR_NOT_FOUND)
+        rc = 0; /* a missing agent is an outcome of the run */
     if (rc == 0)
         rc = history_open(NULL, &self->history, err);
     if (rc)
@@ -249,32 +241,6 @@ static int report_member(struct session *self, const struct member *member, stru
     return rc || self->cli->json ? rc : cli_flush(self->cli, err);
 }
 
-static int run_member(struct session *self, size_t index, struct cb_err *err)
-{
-    const struct member *member = &self->members[index];
-    char prefix[128] = "";
-    if (*self->sweep_id)
-        snprintf(prefix, sizeof prefix, "%s (%zu of %zu)  ", member->id, index + 1, self->count);
-    const struct launch launch = {.run = member->id,
-                                  .folder = member->folder,
-                                  .show_progress = isatty(STDERR_FILENO) && !self->cli->quiet,
-                                  .prefix = prefix,
-                                  .history = self->history};
-    return launch_run(&launch, err);
-}
-
-static int write_single_heading(struct session *self, struct cb_err *err)
-{
-    struct workload workload;
-    int rc = workload_init(&workload, self->run_plan.sweep.members[0].experiment, err);
-    if (rc)
-        return rc;
-    report_write_heading(self->members[0].id, self->run_plan.sweep.members[0].experiment, &workload, true,
-                         self->cli->colour, &self->cli->out);
-    workload_release(&workload);
-    return cli_flush(self->cli, err);
-}
-
 static int begin_output(struct session *self, struct cb_err *err)
 {
     struct cli *cli = self->cli;
@@ -282,13 +248,22 @@ static int begin_output(struct session *self, struct cb_err *err)
     if (cli->json && *self->sweep_id) {
         json_write_begin_object(&self->writer);
         json_member_text(&self->writer, "sweep", self->sweep_id);
-        json_write_key(&self->writer, "runs");
-        json_write_begin_array(&self->writer);
+        json_member_array(&self->writer, "runs");
     }
     if (cli->json)
         return 0;
-    if (!*self->sweep_id)
-        return self->run_plan.sweep.count ? write_single_heading(self, err) : 0;
+    if (!*self->sweep_id) {
+        struct workload workload;
+        const struct experiment *experiment = self->members[0].experiment;
+        if (self->members[0].planned) /* resumed */
+            return 0;
+        int rc = workload_init(&workload, experiment, err);
+        if (rc)
+            return rc;
+        report_write_heading(self->members[0].id, experiment, &workload, true, cli->colour, &cli->out);
+        workload_release(&workload);
+        return cli_flush(cli, err);
+    }
     buf_printf(&cli->out, "sweep %s: %zu run%s", self->sweep_id, self->count, units_plural(self->count));
     for (size_t i = 0; i < self->varied.count; i++)
         buf_printf(&cli->out, "%s%s", i ? ", " : " over ", self->varied.keys[i]);
@@ -298,54 +273,53 @@ static int begin_output(struct session *self, struct cb_err *err)
 
 /* Suggests the next command. If one key has a different value in each combination (the only varied key, or one of a
  * zip) and all runs passed, a comparison by that key; otherwise a table of all runs. */
-static void write_next(const struct session *self, struct buf *out)
-{
-    const struct experiment **experiments = list_experiments(self);
-    for (size_t i = 0; experiments && i < self->varied.count && self->failed == 0; i++) {
-        const char *key = self->varied.keys[i];
-        if (sweep_axes_count_values(experiments, self->count, key) != self->combinations)
-            continue;
-        buf_printf(out, "     next: ckptbench compare %s --by %s\n", self->sweep_id, key);
-        free(experiments);
-        return;
-    }
-    free(experiments);
-    buf_printf(out, "     next: ckptbench show %s\n", self->sweep_id);
-}
-
 static int end_output(struct session *self, struct cb_err *err)
 {
     struct cli *cli = self->cli;
-    if (cli->json) {
-        if (*self->sweep_id) {
-            json_write_end_array(&self->writer);
-            json_write_end_object(&self->writer);
-        }
-        return cli_end_json(cli, err);
-    }
+    const char *key = NULL;
+    if (cli->json)
+        return cli_end_json(cli, &self->writer, err);
     if (!*self->sweep_id)
         return 0;
     buf_printf(&cli->out, "\n%zu passed, %zu failed, of %zu", self->passed, self->failed, self->count);
-    if (self->passed + self->failed < self->count)
+    if (self->passed + self->failed < self->count) {
         buf_printf(&cli->out, "     next: ckptbench run --resume %s\n", self->sweep_id);
+        return cli_flush(cli, err);
+    }
+    const struct experiment **experiments = list_experiments(self);
+    for (size_t i = 0; experiments && !key && i < self->varied.count && self->failed == 0; i++)
+        if (sweep_axes_count_values(experiments, self->count, self->varied.keys[i]) == self->combinations)
+            key = self->varied.keys[i];
+    free(experiments);
+    if (key)
+        buf_printf(&cli->out, "     next: ckptbench compare %s --by %s\n", self->sweep_id, key);
     else
-        write_next(self, &cli->out);
+        buf_printf(&cli->out, "     next: ckptbench show %s\n", self->sweep_id);
     return cli_flush(cli, err);
 }
 
 static int run_session(struct session *self, struct cb_err *err)
 {
-    launch_catch_signals();
+    launch_catch_signals(false);
     int rc = find_varied(self, err);
     if (rc == 0)
         rc = begin_output(self, err);
     for (size_t i = 0; rc == 0 && i < self->count; i++) {
         if (launch_was_stopped())
             break;
-        if (!self->members[i].finished)
-            rc = run_member(self, i, err);
+        const struct member *member = &self->members[i];
+        char prefix[128] = "";
+        if (*self->sweep_id)
+            snprintf(prefix, sizeof prefix, "%s (%zu of %zu)  ", member->id, i + 1, self->count);
+        const struct launch launch = {.run = member->id,
+                                      .folder = member->folder,
+                                      .show_progress = isatty(STDERR_FILENO) && !self->cli->quiet,
+                                      .prefix = prefix,
+                                      .history = self->history};
+        if (!member->finished)
+            rc = launch_run(&launch, err);
         if (rc == 0)
-            rc = report_member(self, &self->members[i], err);
+            rc = report_member(self, member, err);
     }
     if (rc == 0 && launch_was_stopped() && *self->sweep_id)
         log_info("stopped; `ckptbench run --resume %s` runs what is left", self->sweep_id);

@@ -2,11 +2,9 @@
  * objects, and cost money until they are aborted. */
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cli/cli.h"
-#include "cli/report/history_reading.h"
-#include "cli/report/table.h"
+#include "cli/listing.h"
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/log.h"
@@ -63,71 +61,52 @@ static int collect(void *context, const struct s3_upload *upload, struct cb_err 
     return next->key && next->id ? 0 : alloc_fail(err, "for the list of uploads");
 }
 
-static const char *age_text(const struct cleaning *self, const struct stale *upload, char text[32])
-{
-    uint64_t age = age_ns(self, upload->begun_ns);
-    return age == UINT64_MAX ? "unknown" : units_format_duration((double)age, text);
-}
-
-static int write_table(const struct cleaning *self, struct cb_err *err)
+static int write_list(const struct cleaning *self, struct cb_err *err)
 {
     static const char *const headings[] = {"begun", "age", "key", "upload"};
-    struct table table;
-    char date[21], age[32];
-    table_init(&table, "lrll");
-    table_add_headings(&table, headings);
+    struct listing list;
+    char age[32];
+    bool json = self->cli->json;
+    listing_init(&list, self->cli, 2, "lrll", headings);
+    if (json) {
+        json_write_begin_object(&list.json);
+        json_member_text(&list.json, "uri", self->uri);
+        json_member_array(&list.json, "uploads");
+    }
     for (size_t i = 0; i < self->count; i++) {
         const struct stale *upload = &self->uploads[i];
-        table_add(&table, TABLE_PLAIN, date_text(upload->begun_ns, date));
-        table_add(&table, TABLE_PLAIN, age_text(self, upload, age));
-        table_add(&table, TABLE_PLAIN, upload->key);
-        table_addf(&table, TABLE_DIM, "%.16s", upload->id);
+        listing_begin_row(&list);
+        if (!json) {
+            listing_date(&list, "begun", upload->begun_ns);
+            table_add(&list.table, TABLE_PLAIN,
+                      upload->begun_ns ? units_format_duration((double)age_ns(self, upload->begun_ns), age)
+                                       : "unknown");
+        }
+        listing_text(&list, "key", TABLE_PLAIN, upload->key);
+        if (json) {
+            json_member_text(&list.json, "upload_id", upload->id);
+            listing_date(&list, "begun", upload->begun_ns);
+            json_member_bool(&list.json, "aborted", upload->aborted);
+        } else {
+            table_addf(&list.table, TABLE_DIM, "%.16s", upload->id);
+        }
+        listing_end_row(&list);
     }
-    int rc = table_write(&table, 0, self->cli->colour, &self->cli->out, err);
-    table_release(&table);
-    return rc;
-}
-
-static int write_json(const struct cleaning *self, struct cb_err *err)
-{
-    struct json_writer json;
-    json_writer_init(&json, &self->cli->out, 2);
-    json_write_begin_object(&json);
-    json_member_text(&json, "uri", self->uri);
-    json_write_key(&json, "uploads");
-    json_write_begin_array(&json);
-    for (size_t i = 0; i < self->count; i++) {
-        json_write_begin_object(&json);
-        json_member_text(&json, "key", self->uploads[i].key);
-        json_member_text(&json, "upload_id", self->uploads[i].id);
-        json_write_key(&json, "begun");
-        json_write_date(&json, self->uploads[i].begun_ns);
-        json_member_bool(&json, "aborted", self->uploads[i].aborted);
-        json_write_end_object(&json);
+    if (json) {
+        json_write_end_array(&list.json);
+        json_member_u64(&list.json, "younger", self->younger);
+        json_member_u64(&list.json, "aborted", self->aborted);
     }
-    json_write_end_array(&json);
-    json_member_u64(&json, "younger", self->younger);
-    json_member_u64(&json, "aborted", self->aborted);
-    json_write_end_object(&json);
-    return cli_end_json(self->cli, err);
+    return listing_end(&list, 0, err);
 }
 
 /* Without --yes, asks for confirmation on a terminal. */
 static bool may_abort(const struct cleaning *self)
 {
-    char answer[16] = "";
-    if (cli_has_flag(self->cli, "yes"))
-        return true;
-    if (self->cli->json || !isatty(STDIN_FILENO) || !isatty(STDERR_FILENO)) {
-        log_info("nothing was aborted: --yes does it");
-        return false;
-    }
-    fprintf(stderr, "abort %s %zu? What was uploaded of %s is lost. [y/N] ", self->count == 1 ? "this" : "these",
-            self->count, self->count == 1 ? "it" : "them");
-    fflush(stderr);
-    if (!fgets(answer, sizeof answer, stdin))
-        return false;
-    return answer[0] == 'y' || answer[0] == 'Y';
+    char question[96];
+    snprintf(question, sizeof question, "abort %s %zu? What was uploaded of %s is lost.",
+             self->count == 1 ? "this" : "these", self->count, self->count == 1 ? "it" : "them");
+    return cli_confirms(self->cli, question, "nothing was aborted: --yes does it");
 }
 
 static int abort_all(struct cleaning *self, struct s3_client *client, struct cb_err *err)
@@ -155,7 +134,7 @@ static int clean(struct cleaning *self, struct s3_client *client, struct cb_err 
     if (!cli->json && self->count == 0)
         buf_printf(&cli->out, "no multipart upload under %s was begun more than %s ago\n", self->uri, older);
     else if (!cli->json)
-        rc = write_table(self, err);
+        rc = write_list(self, err);
     if (rc == 0)
         rc = cli_flush(cli, err);
     if (rc == 0 && self->younger > 0)
@@ -165,7 +144,7 @@ static int clean(struct cleaning *self, struct s3_client *client, struct cb_err 
     if (rc)
         return rc;
     if (cli->json)
-        return write_json(self, err);
+        return write_list(self, err);
     if (self->aborted > 0)
         buf_printf(&cli->out, "aborted %zu of %zu\n", self->aborted, self->count);
     return 0;
@@ -200,12 +179,11 @@ static int run_s3(struct cli *cli, struct cb_err *err)
     struct cleaning cleaning = {.cli = cli, .older_than_ns = OLDER_THAN_NS};
     struct s3_options options;
     struct s3_client *client = NULL;
-    const char *older = cli_flag_value(cli, "older-than");
     if (cli->word_count < 2 || strcmp(cli->words[0], "clean") != 0)
         return cb_fail(err, CB_ERR_USAGE, "s3 does one thing: `ckptbench s3 clean " STORE_S3 "BUCKET/PREFIX`");
-    int rc = older ? units_parse_duration(older, &cleaning.older_than_ns, err) : 0;
+    int rc = cli_parse_flag(cli, "older-than", units_parse_duration, &cleaning.older_than_ns, err);
     if (rc)
-        return cb_context(err, "--older-than");
+        return rc;
     cleaning.uri = cli->words[1];
     cleaning.now_ns = clock_wall_ns();
     rc = read_keys(cli, &options, err);

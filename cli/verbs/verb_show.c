@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cli/report/history_reading.h"
+#include "cli/report/metric_format.h"
 #include "cli/report/report.h"
 #include "cli/report/report_heading.h"
 #include "cli/report/run_nodes.h"
@@ -94,8 +95,7 @@ static int write_ranks(struct cli *cli, const struct rank_table *self, int op, s
             table_add(&table, TABLE_PLAIN,
                       figure_short_text(rank_metrics[column], rank_median(self, op, column, rank), text));
     }
-    int rc = table_write(&table, 0, cli->colour, &cli->out, err);
-    table_release(&table);
+    int rc = cli_end_table(cli, &table, err);
     if (self->ranks > MAX_RANK_LINES)
         buf_printf(&cli->out, "... and %zu more ranks; `ckptbench export RUN --csv` has all\n",
                    self->ranks - MAX_RANK_LINES);
@@ -104,19 +104,16 @@ static int write_ranks(struct cli *cli, const struct rank_table *self, int op, s
 
 static void json_ranks(struct json_writer *json, const struct rank_table *self)
 {
-    json_write_key(json, "ranks");
-    json_write_begin_object(json);
+    json_member_object(json, "ranks");
     for (int op = OP_SAVE; op <= OP_LOAD; op++) {
         if (!self->iterations[op][0])
             continue;
-        json_write_key(json, operation_name((enum operation)op));
-        json_write_begin_array(json);
+        json_member_array(json, operation_name((enum operation)op));
         for (size_t rank = 0; rank < self->ranks; rank++) {
             json_write_begin_object(json);
             json_member_u64(json, "rank", rank);
             for (size_t column = 0; column < self->columns; column++) {
-                json_write_key(json, metric_row(rank_metrics[column])->name);
-                json_write_double(json, rank_median(self, op, column, rank));
+                json_member_double(json, metric_row(rank_metrics[column])->name, rank_median(self, op, column, rank));
             }
             json_write_end_object(json);
         }
@@ -152,14 +149,6 @@ static int json_failure(void *context, uint32_t rank, const char *code, const ch
     return 0;
 }
 
-/* The name of a state in an operation: I/O is a write in a save and a read in a load. */
-static const char *phase_name(int op, int state)
-{
-    if (state == STATE_IO && (op == OP_SAVE || op == OP_LOAD))
-        return op == OP_SAVE ? "write" : "read";
-    return rank_state_name((enum rank_state)state);
-}
-
 static int write_phases(struct cli *cli, const struct run_info *run, struct cb_err *err)
 {
     struct table table;
@@ -175,15 +164,13 @@ static int write_phases(struct cli *cli, const struct run_info *run, struct cb_e
             if (!(share > 0))
                 continue;
             table_add(&table, TABLE_BOLD, name);
-            table_add(&table, TABLE_PLAIN, phase_name(op, state));
+            table_add(&table, TABLE_PLAIN, metric_state_name((enum rank_state)state, (enum operation)op));
             table_addf(&table, TABLE_PLAIN, "%.1f %%", share * 100);
             table_add(&table, TABLE_PLAIN, figure_text(METRIC_OP_S, time ? share * time->summary.median : NAN, text));
             name = "";
         }
     }
-    int rc = table_write(&table, 0, cli->colour, &cli->out, err);
-    table_release(&table);
-    return rc;
+    return cli_end_table(cli, &table, err);
 }
 
 static int write_text(struct cli *cli, struct history *history, const struct run_info *run,
@@ -235,13 +222,11 @@ static int write_json(struct cli *cli, struct history *history, const struct run
         suite_curves_write_json(run, &json);
     }
     if (rc == 0 && cli_has_flag(cli, "failures")) {
-        json_write_key(&json, "failures");
-        json_write_begin_array(&json);
+        json_member_array(&json, "failures");
         rc = history_each_failure(history, run->run, run->attempt, json_failure, &json, err);
         json_write_end_array(&json);
     }
-    json_write_end_object(&json);
-    return rc ? rc : cli_end_json(cli, err);
+    return rc ? rc : cli_end_json(cli, &json, err);
 }
 
 static int show_sweep(struct cli *cli, struct history *history, const char *sweep, struct cb_err *err)
@@ -256,8 +241,7 @@ static int show_sweep(struct cli *cli, struct history *history, const char *swee
         json_writer_init(&json, &cli->out, 2);
         json_write_begin_object(&json);
         sweep_report_write_members(&report, &json);
-        json_write_end_object(&json);
-        rc = cli_end_json(cli, err);
+        rc = cli_end_json(cli, &json, err);
     } else if (rc == 0) {
         rc = sweep_report_write(&report, cli->colour, &cli->out, err);
     }

@@ -5,7 +5,7 @@
 
 #include "cli/cli.h"
 #include "cli/jobs/site_command.h"
-#include "cli/report/table.h"
+#include "cli/listing.h"
 #include "cli/sites/site_checks.h"
 #include "cli/sites/site_install.h"
 #include "core/log.h"
@@ -16,20 +16,14 @@
 
 /* ---- show ---- */
 
-static void write_json_site(struct json_writer *json, const struct site *site)
+static void write_json_members(struct json_writer *json, const struct site *site)
 {
-    json_write_begin_object(json);
     json_member_text(json, "site", site->name);
-    for (size_t i = 0; i < SITE_KEY_COUNT; i++) {
-        json_write_key(json, site_key_name((enum site_key)i));
-        json_write_text(json, site->values[i]);
-    }
-    json_write_key(json, "environment");
-    json_write_begin_object(json);
-    for (size_t i = 0; i < site->environment_count; i++) {
+    for (size_t i = 0; i < SITE_KEY_COUNT; i++)
+        json_member_text(json, site_key_name((enum site_key)i), site->values[i]);
+    json_member_object(json, "environment");
+    for (size_t i = 0; i < site->environment_count; i++)
         json_member_text(json, site->environment[i].name, site->environment[i].value);
-    }
-    json_write_end_object(json);
     json_write_end_object(json);
 }
 
@@ -40,8 +34,9 @@ static int show_one(struct cli *cli, const char *name, struct cb_err *err)
     int rc = site_read(name, &site, err);
     json_writer_init(&json, &cli->out, 2);
     if (rc == 0 && cli->json) {
-        write_json_site(&json, &site);
-        rc = cli_end_json(cli, err);
+        json_write_begin_object(&json);
+        write_json_members(&json, &site);
+        rc = cli_end_json(cli, &json, err);
     } else if (rc == 0) {
         site_format(&site, &cli->out);
     }
@@ -49,13 +44,19 @@ static int show_one(struct cli *cli, const char *name, struct cb_err *err)
     return rc;
 }
 
-static void add_row(struct table *table, const struct site *site)
+static void add_row(struct listing *list, const struct site *site)
 {
-    table_add(table, TABLE_BOLD, site->name);
-    table_add(table, TABLE_PLAIN, site_is_here(site) ? "localhost" : site_text(site, SITE_HOST));
-    table_add(table, TABLE_PLAIN, site->values[SITE_PARTITION]);
-    table_add(table, TABLE_PLAIN, site->values[SITE_PREFIX]);
-    table_add(table, TABLE_PLAIN, site->values[SITE_HOME]);
+    listing_begin_row(list);
+    if (list->cli->json) {
+        write_json_members(&list->json, site);
+    } else {
+        table_add(&list->table, TABLE_BOLD, site->name);
+        table_add(&list->table, TABLE_PLAIN, site_is_here(site) ? "localhost" : site_text(site, SITE_HOST));
+        table_add(&list->table, TABLE_PLAIN, site->values[SITE_PARTITION]);
+        table_add(&list->table, TABLE_PLAIN, site->values[SITE_PREFIX]);
+        table_add(&list->table, TABLE_PLAIN, site->values[SITE_HOME]);
+    }
+    listing_end_row(list);
 }
 
 /* A malformed file does not hide the other sites. */
@@ -63,38 +64,24 @@ static int show_all(struct cli *cli, struct cb_err *err)
 {
     static const char *const headings[] = {"SITE", "HOST", "PARTITION", "PREFIX", "HOME"};
     struct site_names names;
-    struct table table;
-    struct json_writer json;
+    struct listing list;
     int rc = site_list(&names, err);
-    table_init(&table, "lllll");
-    table_add_headings(&table, headings);
-    json_writer_init(&json, &cli->out, 2);
-    if (cli->json)
-        json_write_begin_array(&json);
+    listing_init(&list, cli, 2, "lllll", headings);
+    if (names.count == 0)
+        list.if_empty = "no sites; `ckptbench site add NAME --host LOGIN` adds one";
     for (size_t i = 0; rc == 0 && i < names.count; i++) {
         struct site site;
         struct cb_err own;
         if (site_read(names.items[i], &site, &own)) {
             log_error("%s", own.message);
             cli->exit_code = CB_EXIT_USAGE;
-        } else if (cli->json) {
-            write_json_site(&json, &site);
         } else {
-            add_row(&table, &site);
+            add_row(&list, &site);
         }
         site_release(&site);
     }
-    if (rc == 0 && cli->json) {
-        json_write_end_array(&json);
-        rc = cli_end_json(cli, err);
-    } else if (rc == 0 && names.count == 0) {
-        log_info("no sites; `ckptbench site add NAME --host LOGIN` adds one");
-    } else if (rc == 0) {
-        rc = table_write(&table, 0, cli->colour, &cli->out, err);
-    }
-    table_release(&table);
     site_names_release(&names);
-    return rc;
+    return listing_end(&list, rc, err);
 }
 
 /* ---- add ---- */
@@ -184,21 +171,13 @@ static int need_programs(struct remote *remote, bool has_prefix, struct cb_err *
     return rc;
 }
 
-static int read_nodes(const struct cli *cli, uint64_t *nodes, struct cb_err *err)
-{
-    const char *given = cli_flag_value(cli, "nodes");
-    *nodes = 1;
-    int rc = given ? units_parse_u64(given, nodes, err) : 0;
-    return rc ? cb_context(err, "--nodes") : 0;
-}
-
 static int add(struct cli *cli, struct cb_err *err)
 {
     struct site site = {0};
     struct remote remote = {0};
     bool has_prefix;
-    uint64_t nodes;
-    int rc = read_nodes(cli, &nodes, err);
+    uint64_t nodes = 1;
+    int rc = cli_parse_flag(cli, "nodes", units_parse_u64, &nodes, err);
     if (rc == 0)
         rc = describe(cli, &site, &has_prefix, err);
     if (rc == 0)
@@ -224,8 +203,8 @@ static int doctor(struct cli *cli, struct cb_err *err)
 {
     struct site site;
     struct remote remote = {0};
-    uint64_t nodes;
-    int rc = read_nodes(cli, &nodes, err);
+    uint64_t nodes = 1;
+    int rc = cli_parse_flag(cli, "nodes", units_parse_u64, &nodes, err);
     if (rc)
         return rc;
     rc = site_read(cli->words[1], &site, err);
@@ -244,32 +223,26 @@ static int doctor(struct cli *cli, struct cb_err *err)
 /* ---- remove ---- */
 
 /* The outcome of runs on a removed site can no longer be asked. */
-static int give_up_runs(const char *name, struct cb_err *err)
+static int remove_site(const char *name, struct cb_err *err)
 {
     char filter[SITE_NAME_BYTES + 8];
     const char *const words[] = {"state=planned,submitted,pending,booting,running,sealing", filter};
     struct run_selection selection = {0};
     struct history *history = NULL;
     snprintf(filter, sizeof filter, "site=%s", name);
-    int rc = history_open(NULL, &history, err);
+    int rc = site_remove(name, err);
+    if (rc == 0)
+        rc = history_open(NULL, &history, err);
     if (rc == 0)
         rc = history_select(history, words, 2, &selection, err);
     for (size_t i = 0; rc == 0 && i < selection.count; i++)
         rc = history_set_state(history, selection.runs[i], "failed", err);
     if (rc == 0 && selection.count)
         log_info("%zu unfinished runs of site %s are given up here; there they go on", selection.count, name);
-    run_selection_release(&selection);
-    history_close(history);
-    return rc;
-}
-
-static int remove_site(const char *name, struct cb_err *err)
-{
-    int rc = site_remove(name, err);
-    if (rc == 0)
-        rc = give_up_runs(name, err);
     if (rc == 0)
         log_info("site %s is forgotten; what is installed there stays", name);
+    run_selection_release(&selection);
+    history_close(history);
     return rc;
 }
 

@@ -156,8 +156,7 @@ static int run_sql(struct cli *cli, struct cb_err *err)
         json_writer_init(&answer.json, &cli->out, 0);
         json_write_begin_array(&answer.json);
         rc = history_query(history, cli->words[0], json_row, &answer, err);
-        json_write_end_array(&answer.json);
-        rc = rc ? rc : cli_end_json(cli, err);
+        rc = rc ? rc : cli_end_json(cli, &answer.json, err);
     } else {
         table_init(&answer.table, "l");
         rc = history_query(history, cli->words[0], table_row, &answer, err);

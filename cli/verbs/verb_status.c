@@ -15,55 +15,13 @@
 #define WATCH_EVERY_NS (2 * NS_PER_S)
 #define CLEAR_SCREEN "\033[H\033[J"
 
-static const char *const unfinished[] = {"state=planned,submitted,pending,booting,running,sealing"};
-static const char *const recent[] = {"since=1d", "state=done,failed,cancelled"};
-
-/* Adds remote runs that the local history does not know: with --site all that the site names, otherwise those of
- * unanswered submissions. */
-static int take_from_sites(struct cli *cli, struct job_list *list, struct cb_err *err)
-{
-    struct remote *remote;
-    const char *site = cli_flag_value(cli, "site");
-    if (!site)
-        return remote_take_unanswered(list, err);
-    int rc = job_list_site(list, site, &remote, err);
-    return rc ? rc : remote_runs_take(remote, list->history, cli->words, cli->word_count, err);
-}
-
-static void keep_site(struct job_list *list, const char *site)
-{
-    if (site)
-        job_list_keep_site(list, site);
-}
-
-/* The named runs; otherwise all unfinished runs and those that ended within a day. */
-static int take_runs(struct cli *cli, struct history *history, struct job_list *list, struct cb_err *err)
-{
-    struct run_selection selection = {0};
-    const char *const *words = cli->word_count ? cli->words : unfinished;
-    int rc = history_select(history, words, cli->word_count ? cli->word_count : 1, &selection, err);
-    if (rc == 0)
-        rc = job_list_add(list, &selection, err);
-    run_selection_release(&selection);
-    keep_site(list, cli_flag_value(cli, "site"));
-    if (rc || cli->word_count)
-        return rc;
-    selection = (struct run_selection){0};
-    rc = history_select(history, recent, 2, &selection, err);
-    if (rc == 0)
-        rc = job_list_add(list, &selection, err);
-    run_selection_release(&selection);
-    keep_site(list, cli_flag_value(cli, "site"));
-    return rc;
-}
-
 static int show(struct cli *cli, struct job_list *list, struct cb_err *err)
 {
     int rc = job_list_sync(list, err);
     if (rc)
         return rc;
     if (cli->word_count == 0)
-        job_list_drop_others(list); /* finished local runs are not listed */
+        job_list_narrow(list, NULL, true); /* finished local runs are not listed */
     if (*list->trouble)
         log_error("%s; what is shown was seen before", list->trouble);
     if (list->count == 0 && !cli->json) {
@@ -79,7 +37,7 @@ static int show(struct cli *cli, struct job_list *list, struct cb_err *err)
 static int watch(struct cli *cli, struct job_list *list, struct cb_err *err)
 {
     bool terminal = isatty(STDOUT_FILENO);
-    launch_catch_signals();
+    launch_catch_signals(false);
     for (;;) {
         if (terminal)
             buf_append_text(&cli->out, CLEAR_SCREEN);
@@ -98,21 +56,24 @@ static int watch(struct cli *cli, struct job_list *list, struct cb_err *err)
 
 static int run_status(struct cli *cli, struct cb_err *err)
 {
-    struct history *history = NULL;
-    struct job_list list = {0};
+    static const char *const unfinished[] = {"state=planned,submitted,pending,booting,running,sealing"};
+    static const char *const recent[] = {"since=1d", "state=done,failed,cancelled"};
+    const char *site = cli_flag_value(cli, "site");
+    struct job_list list;
     if (cli->json && cli_has_flag(cli, "watch"))
         return cb_fail(err, CB_ERR_USAGE, "--json is one document, and --watch never ends: give one of them");
-    int rc = history_open(NULL, &history, err);
+    int rc = job_list_init(&list, NULL, err);
+    if (rc == 0) /* remote runs that the history does not know: all that the site names, or of lost answers */
+        rc = site ? job_list_take(&list, site, cli->words, cli->word_count, err) : remote_take_unanswered(&list, err);
     if (rc == 0)
-        rc = job_list_init(&list, history, err);
-    if (rc == 0)
-        rc = take_from_sites(cli, &list, err);
-    if (rc == 0)
-        rc = take_runs(cli, history, &list, err);
+        rc = cli->word_count ? job_list_add(&list, cli->words, cli->word_count, err)
+                             : job_list_add(&list, unfinished, 1, err);
+    if (rc == 0 && cli->word_count == 0)
+        rc = job_list_add(&list, recent, 2, err);
+    job_list_narrow(&list, site, false);
     if (rc == 0)
         rc = cli_has_flag(cli, "watch") ? watch(cli, &list, err) : show(cli, &list, err);
     job_list_release(&list);
-    history_close(history);
     return rc;
 }
 

@@ -8,13 +8,11 @@
 #include "cli/jobs/pool_runs.h"
 #include "cli/jobs/run_here.h"
 #include "cli/jobs/submission.h"
-#include "cli/jobs/submission_after.h"
 #include "cli/jobs/submit_jobs.h"
 #include "cli/sites/site_verb.h"
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/file_batch.h"
-#include "core/json.h"
 #include "core/log.h"
 #include "run/run_folder.h"
 
@@ -42,84 +40,39 @@ struct session {
 static int write_all(struct session *self, struct cb_err *err)
 {
     struct file_batch batch = {0};
-    int rc = history_begin(self->submission.history, err);
+    int rc = history_begin(self->list.history, err);
     if (rc)
         return rc;
     for (size_t i = 0; rc == 0 && i < self->run_plan.sweep.count; i++)
-        rc = run_plan_write(&self->run_plan, i, self->submission.history, &batch, err);
+        rc = run_plan_write(&self->run_plan, i, self->list.history, &batch, err);
     if (rc == 0)
         rc = file_batch_commit(&batch, err);
     file_batch_release(&batch);
-    return history_end(self->submission.history, rc, err);
-}
-
-static uint64_t nodes_of(const struct experiment *experiment)
-{
-    uint64_t nodes = experiment_u64(experiment, OPT_NODES);
-    return nodes ? nodes : 1;
-}
-
-/* Chooses nodes of a touch pool for a job. */
-static int choose_nodes(struct session *self, size_t index, char *list, size_t bytes, struct cb_err *err)
-{
-    const struct planned *member = &self->run_plan.members[index];
-    int rc =
-        pool_pick_nodes(self->submission.client, &self->pool, index, nodes_of(member->experiment), list, bytes, err);
-    self->submission.node_list = rc == 0 && *list ? list : NULL;
-    if (rc == 0 && !*list && index == 0)
-        log_info("pool %s has no nodes that are up yet: its runs go to the queue as any other", self->pool.pool.name);
-    return rc ? rc : pool_note_run(self->pool.folder, member->id, err);
+    return history_end(self->list.history, rc, err);
 }
 
 /* Submits a run to a pool: into its spool, or as a job on some of its nodes. */
-static int send_warm(struct session *self, size_t index, struct cb_err *err)
+static int send_warm(struct session *self, size_t index, size_t *sent, struct cb_err *err)
 {
     const struct planned *member = &self->run_plan.members[index];
+    const struct pool_entry *pool = &self->pool;
+    uint64_t wanted = submission_nodes(member->experiment);
     char nodes[NODE_LIST_BYTES];
-    size_t sent = 0;
-    struct job_record record;
-    job_record_init(&record);
-    const struct sending item = {member->id, member->folder, member->experiment, &record};
-    int rc = 0;
-    if (self->pool.pool.mode == POOL_HOLD) {
-        rc = pool_put_run(&self->pool, member->id, member->folder, nodes_of(member->experiment), &record,
-                          self->submission.history, err);
-        sent = rc == 0;
-    } else if ((rc = choose_nodes(self, index, nodes, sizeof nodes, err)) == 0) {
-        rc = submission_send(&self->submission, &item, 1, NULL, &sent, err);
+    if (pool->pool.mode == POOL_HOLD) {
+        struct job_record record;
+        job_record_init(&record);
+        int rc = pool_put_run(pool, member->id, member->folder, wanted, &record, self->list.history, err);
+        job_record_release(&record);
+        *sent = rc == 0;
+        return rc;
     }
-    job_record_release(&record);
-    self->sent += sent;
-    return rc;
-}
-
-/* Submits one job for each run. */
-static int send_single(struct session *self, size_t first, size_t count, struct cb_err *err)
-{
-    struct sending *items = calloc(count, sizeof *items);
-    struct job_record *records = calloc(count, sizeof *records);
-    size_t sent = 0;
-    int rc = items && records ? 0 : alloc_fail(err, "for %zu jobs", count);
-    for (size_t i = 0; rc == 0 && i < count; i++) {
-        const struct planned *member = &self->run_plan.members[first + i];
-        job_record_init(&records[i]);
-        items[i] = (struct sending){member->id, member->folder, member->experiment, &records[i]};
-    }
+    int rc = pool_pick_nodes(self->submission.client, pool, index, wanted, nodes, sizeof nodes, err);
+    self->submission.node_list = rc == 0 && *nodes ? nodes : NULL;
+    if (rc == 0 && !*nodes && index == 0)
+        log_info("pool %s has no nodes that are up yet: its runs go to the queue as any other", pool->pool.name);
     if (rc == 0)
-        rc = submission_send(&self->submission, items, count, launch_was_stopped, &sent, err);
-    for (size_t i = 0; records && i < count; i++)
-        job_record_release(&records[i]);
-    free(records);
-    free(items);
-    self->sent += sent;
-    return rc;
-}
-
-static int send_array(struct session *self, size_t first, size_t count, struct cb_err *err)
-{
-    int rc = submission_send_array(&self->submission, &self->run_plan, first, count, err);
-    self->sent += rc == 0 ? count : 0;
-    return rc;
+        rc = pool_note_run(pool->folder, member->id, err);
+    return rc ? rc : submission_send_planned(&self->submission, member, 1, false, NULL, sent, err);
 }
 
 /* The number of consecutive members with the same request, at most the size of an array. Members in between are not
@@ -138,16 +91,12 @@ static bool is_one_job(const struct session *self)
     return experiment_bool(self->run_plan.members[0].experiment, OPT_SLURM_ONE_JOB);
 }
 
-static bool leads_here(const struct session *self)
-{
-    return submission_leads_here(self->run_plan.members[0].experiment);
-}
-
 static bool makes_array(const struct session *self, size_t count)
 {
     if (is_one_job(self))
         return !self->warm && count > 1;
-    if (self->warm || cli_has_flag(self->cli, "no-array") || leads_here(self))
+    if (self->warm || cli_has_flag(self->cli, "no-array") ||
+        submission_leads_here(self->run_plan.members[0].experiment))
         return false;
     return count >= (cli_has_flag(self->cli, "array") ? 2 : SUBMIT_ARRAY_FROM);
 }
@@ -188,10 +137,12 @@ static int send_all(struct session *self, struct cb_err *err)
     int rc = 0;
     for (size_t i = 0, done; rc == 0 && i < count && i == self->sent && !launch_was_stopped(); i += done) {
         bool array = false;
+        size_t sent = 0;
         done = self->warm ? 1 : next_group(self, i, &array);
-        rc = self->warm ? send_warm(self, i, err)
-             : array    ? send_array(self, i, done, err)
-                        : send_single(self, i, done, err);
+        rc = self->warm ? send_warm(self, i, &sent, err)
+                        : submission_send_planned(&self->submission, &self->run_plan.members[i], done, array,
+                                                  launch_was_stopped, &sent, err);
+        self->sent += sent;
     }
     if (rc == 0 && self->sent < count)
         rc = cb_fail(err, CB_ERR_ABORTED, "stopped");
@@ -205,29 +156,24 @@ static int send_all(struct session *self, struct cb_err *err)
 
 /* ---- resuming ---- */
 
-/* Puts a run into the spool if it never got there; a run in the spool, like a job, is not submitted again. */
-static int resume_in_pool(struct session *self, struct job_entry *entry, struct cb_err *err)
-{
-    struct pool_entry pool;
-    struct pool_run found;
-    pool_look_at_run(&entry->record, entry->run, NULL, &found);
-    if (!found.nowhere)
-        return 0;
-    int rc = pool_choose(self->submission.client, entry->record.pool, &pool, err);
-    if (rc == 0)
-        rc = pool_put_run(&pool, entry->run, entry->folder, entry->record.node_count, &entry->record,
-                          self->submission.history, err);
-    self->sent += rc == 0;
-    return rc;
-}
-
 static int resume_entry(struct session *self, struct job_entry *entry, struct cb_err *err)
 {
     struct experiment *experiment = NULL;
     if (entry->is_final || *entry->record.job || entry->seen.attempts)
         return 0;
-    if (*entry->record.pool)
-        return resume_in_pool(self, entry, err);
+    if (*entry->record.pool) { /* put into the spool if it never got there; as a job, it is not submitted again */
+        struct pool_entry pool;
+        struct pool_run found;
+        pool_look_at_run(&entry->record, entry->run, NULL, &found);
+        if (!found.nowhere)
+            return 0;
+        int rc = pool_choose(self->submission.client, entry->record.pool, &pool, err);
+        if (rc == 0)
+            rc = pool_put_run(&pool, entry->run, entry->folder, entry->record.node_count, &entry->record,
+                              self->list.history, err);
+        self->sent += rc == 0;
+        return rc;
+    }
     if (entry->record.intent_wall_ns && !self->list.asked)
         return cb_fail(err, CB_ERR_SYSTEM, "run %s: %s", entry->run, self->list.trouble);
     if (entry->record.intent_wall_ns + SUBMIT_FORGET_NS > clock_wall_ns())
@@ -250,12 +196,7 @@ static int resume_entry(struct session *self, struct job_entry *entry, struct cb
 
 static int resume(struct session *self, const char *word, struct cb_err *err)
 {
-    const char *const words[] = {word};
-    struct run_selection selection = {0};
-    int rc = history_select(self->submission.history, words, 1, &selection, err);
-    if (rc == 0)
-        rc = job_list_add(&self->list, &selection, err);
-    run_selection_release(&selection);
+    int rc = job_list_add(&self->list, &word, 1, err);
     if (rc == 0)
         rc = job_list_sync(&self->list, err);
     for (size_t i = 0; rc == 0 && i < self->list.count; i++)
@@ -264,28 +205,6 @@ static int resume(struct session *self, const char *word, struct cb_err *err)
 }
 
 /* ---- output ---- */
-
-static int say_json(struct session *self, const char *sweep, struct cb_err *err)
-{
-    struct json_writer json;
-    json_writer_init(&json, &self->cli->out, 2);
-    json_write_begin_object(&json);
-    json_write_key(&json, "sweep");
-    json_write_text(&json, sweep);
-    json_write_key(&json, "runs");
-    json_write_begin_array(&json);
-    for (size_t i = 0; i < self->list.count; i++) {
-        json_write_begin_object(&json);
-        json_write_key(&json, "run");
-        json_write_text(&json, self->list.items[i].run);
-        json_write_key(&json, "job");
-        json_write_text(&json, *self->list.items[i].record.job ? self->list.items[i].record.job : NULL);
-        json_write_end_object(&json);
-    }
-    json_write_end_array(&json);
-    json_write_end_object(&json);
-    return cli_end_json(self->cli, err);
-}
 
 static void say_text(struct session *self, const char *id, const struct experiment *experiment)
 {
@@ -313,20 +232,6 @@ static void say_text(struct session *self, const char *id, const struct experime
     buf_printf(out, "%s%s     next: ckptbench status %s\n", *partition ? " on partition " : "", partition, id);
 }
 
-/* Loads the runs again, as every other verb does. */
-static int load_sent(struct session *self, struct cb_err *err)
-{
-    const char *const words[] = {self->run_plan.id};
-    struct run_selection selection = {0};
-    int rc = history_select(self->submission.history, words, 1, &selection, err);
-    if (rc == 0)
-        rc = job_list_add(&self->list, &selection, err);
-    for (size_t i = 0; rc == 0 && i < self->list.count; i++)
-        rc = job_record_read(self->list.items[i].folder, &self->list.items[i].record, err);
-    run_selection_release(&selection);
-    return rc;
-}
-
 /* ---- the verb ---- */
 
 static int dry_run(struct session *self, struct cb_err *err)
@@ -350,21 +255,9 @@ static int dry_run(struct session *self, struct cb_err *err)
     return rc;
 }
 
-/* Numbers the requests, which determines the arrays. */
-static int number_requests(struct session *self, struct cb_err *err)
-{
-    self->most_tasks = SUBMIT_MAX_ARRAY;
-    self->requests = calloc(self->run_plan.sweep.count + 1, sizeof *self->requests);
-    if (!self->requests)
-        return alloc_fail(err, "for %zu runs", self->run_plan.sweep.count);
-    return submission_number_requests(&self->submission, &self->run_plan, self->requests, err);
-}
-
 static int choose_pool(struct session *self, struct cb_err *err)
 {
     const char *name = cli_flag_value(self->cli, "warm");
-    if (!name)
-        return 0;
     if (cli_has_flag(self->cli, "array"))
         return cb_fail(err, CB_ERR_USAGE,
                        "--array and --warm: members of an array cannot each have nodes of their own");
@@ -386,7 +279,7 @@ static int choose_pool(struct session *self, struct cb_err *err)
 static int check_led_here(struct session *self, struct cb_err *err)
 {
     int rc = submission_check_led_here(&self->run_plan, err);
-    if (rc || !leads_here(self))
+    if (rc || !submission_leads_here(self->run_plan.members[0].experiment))
         return rc;
     if (cli_has_flag(self->cli, "array"))
         return cb_fail(err, CB_ERR_USAGE,
@@ -402,8 +295,7 @@ static int check_led_here(struct session *self, struct cb_err *err)
 static int submit_new(struct session *self, struct cb_err *err)
 {
     const char *after = cli_flag_value(self->cli, "after");
-    int rc =
-        after ? submission_resolve_after(self->submission.history, after, &self->cli->settings, self->after, err) : 0;
+    int rc = after ? submission_resolve_after(self->list.history, after, &self->cli->settings, self->after, err) : 0;
     if (rc == 0)
         rc = run_plan_expand(&self->run_plan, &self->cli->settings, true, err);
     if (rc == 0 && cli_flag_value(self->cli, "id"))
@@ -418,7 +310,11 @@ static int submit_new(struct session *self, struct cb_err *err)
     if (is_one_job(self) && cli_has_flag(self->cli, "array"))
         return cb_fail(err, CB_ERR_USAGE,
                        "--array makes a job of every run, slurm.one_job=true one of all: leave one out");
-    rc = number_requests(self, err);
+    /* Numbers the requests, which determines the arrays. */
+    self->most_tasks = SUBMIT_MAX_ARRAY;
+    self->requests = calloc(self->run_plan.sweep.count + 1, sizeof *self->requests);
+    rc = self->requests ? submission_number_requests(&self->submission, &self->run_plan, self->requests, err)
+                        : alloc_fail(err, "for %zu runs", self->run_plan.sweep.count);
     if (rc || cli_has_flag(self->cli, "dry-run"))
         return rc ? rc : dry_run(self, err);
     rc = cli_flag_value(self->cli, "warm") ? choose_pool(self, err) : slurm_ping(self->submission.client, err);
@@ -430,35 +326,29 @@ static int submit_new(struct session *self, struct cb_err *err)
         rc = write_all(self, err);
     if (rc == 0)
         rc = send_all(self, err);
-    return rc ? rc : load_sent(self, err);
-}
-
-/* Whether a run or sweep of that --id exists. */
-static int is_there(struct session *self, const char *id, bool *there, struct cb_err *err)
-{
-    char run[80], sweep[80];
-    const char *const by_run[] = {run}, *const by_sweep[] = {sweep};
-    struct run_selection selection = {0};
-    if (!run_plan_is_id(id))
-        return cb_fail(err, CB_ERR_USAGE, "--id %s: small letters, digits and dashes, at most 40", id);
-    snprintf(run, sizeof run, "run=%s", id);
-    snprintf(sweep, sizeof sweep, "sweep=%s", id);
-    int rc = history_select(self->submission.history, by_run, 1, &selection, err);
-    *there = selection.count > 0;
-    run_selection_release(&selection);
-    if (rc || *there)
-        return rc;
-    rc = history_select(self->submission.history, by_sweep, 1, &selection, err);
-    *there = selection.count > 0;
-    run_selection_release(&selection);
+    if (rc == 0) /* the runs as every other verb loads them */
+        rc = job_list_add(&self->list, (const char *const[]){self->run_plan.id}, 1, err);
+    for (size_t i = 0; rc == 0 && i < self->list.count; i++)
+        rc = job_record_read(self->list.items[i].folder, &self->list.items[i].record, err);
     return rc;
 }
 
 /* With --id: continues a run or sweep that exists. CB_ERR_TIMEOUT if another ckptbench is submitting it: try later. */
 static int submit_once(struct session *self, const char *id, const char **resumed, struct cb_err *err)
 {
+    static const char *const kinds[] = {"run", "sweep"};
+    char filter[80];
     bool there = false;
-    int rc = is_there(self, id, &there, err);
+    int rc = 0;
+    if (!run_plan_is_id(id))
+        return cb_fail(err, CB_ERR_USAGE, "--id %s: small letters, digits and dashes, at most 40", id);
+    for (size_t i = 0; rc == 0 && !there && i < 2; i++) {
+        struct run_selection selection = {0};
+        snprintf(filter, sizeof filter, "%s=%s", kinds[i], id);
+        rc = history_select(self->list.history, (const char *const[]){filter}, 1, &selection, err);
+        there = selection.count > 0;
+        run_selection_release(&selection);
+    }
     if (rc)
         return rc;
     *resumed = there ? id : NULL;
@@ -483,7 +373,7 @@ static int submit(struct session *self, struct cb_err *err)
     const char *id = word ? word : self->run_plan.id;
     const struct experiment *experiment = word ? NULL : self->run_plan.members[0].experiment;
     if (self->cli->json)
-        rc = say_json(self, self->list.count > 1 ? id : NULL, err);
+        rc = job_status_write_submitted(self->cli, &self->list, self->list.count > 1 ? id : NULL, NULL, err);
     else
         say_text(self, id, experiment);
     if (rc == 0 && cli_has_flag(self->cli, "wait")) {
@@ -497,12 +387,11 @@ static int submit(struct session *self, struct cb_err *err)
 static int run_submit(struct cli *cli, struct cb_err *err)
 {
     struct session self = {.cli = cli};
-    launch_catch_signals(); /* the first Ctrl-C stops between two jobs, or stops waiting */
+    launch_catch_signals(false); /* the first Ctrl-C stops between two jobs, or stops waiting */
     if (cli_flag_value(cli, "site"))
         return remote_submit(cli, cli_flag_value(cli, "site"), err);
-    int rc = history_open(NULL, &self.submission.history, err);
-    if (rc == 0)
-        rc = job_list_init(&self.list, self.submission.history, err);
+    int rc = job_list_init(&self.list, NULL, err);
+    self.submission.history = self.list.history;
     self.submission.client = &self.list.client;
     if (rc == 0)
         rc = submit(&self, err);
@@ -510,7 +399,6 @@ static int run_submit(struct cli *cli, struct cb_err *err)
     run_plan_release(&self.run_plan);
     free(self.requests);
     submission_release(&self.submission);
-    history_close(self.submission.history);
     return rc;
 }
 

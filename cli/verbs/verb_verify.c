@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "ckpt/stored/verify.h"
 #include "cli/cli.h"
@@ -56,28 +55,21 @@ static void write_counted(struct answer *self)
     free(self->files);
 }
 
-static void write_problem_json(struct json_writer *writer, const struct verify_problem *problem)
-{
-    json_write_begin_object(writer);
-    json_member_text(writer, "kind", verify_problem_name(problem->kind));
-    json_member_text(writer, "file", problem->file);
-    json_member_text(writer, "tensor", problem->tensor);
-    json_write_key(writer, "offset");
-    if (problem->file)
-        json_write_u64(writer, problem->offset);
-    else
-        json_write_null(writer);
-    json_member_text(writer, "text", problem->text);
-    json_write_end_object(writer);
-}
-
 static void report(void *context, const struct verify_problem *problem)
 {
-    struct answer *answer = context;
-    if (answer->cli->json)
-        write_problem_json(answer->writer, problem);
-    else if (!is_counted(answer, problem))
-        buf_printf(&answer->cli->out, "%-10s %s\n", verify_problem_name(problem->kind), problem->text);
+    struct answer *self = context;
+    const char *kind = verify_problem_name(problem->kind);
+    if (self->cli->json) {
+        json_write_begin_object(self->writer);
+        json_member_text(self->writer, "kind", kind);
+        json_member_text(self->writer, "file", problem->file);
+        json_member_text(self->writer, "tensor", problem->tensor);
+        json_member_u64_or_null(self->writer, "offset", problem->file != NULL, problem->offset);
+        json_member_text(self->writer, "text", problem->text);
+        json_write_end_object(self->writer);
+    } else if (!is_counted(self, problem)) {
+        buf_printf(&self->cli->out, "%-10s %s\n", kind, problem->text);
+    }
 }
 
 static const char *contents_of(const struct verify_result *result, char text[VERIFY_CONTENTS_BYTES])
@@ -146,12 +138,6 @@ static void write_result(struct cli *cli, const struct checkpoint_arg *source, c
         buf_append_text(&cli->out, "verified   every element of every tensor is there once\n");
 }
 
-static uint32_t thread_count(void)
-{
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    return cores > 1 ? (uint32_t)cores : 1;
-}
-
 static int verify_path(struct cli *cli, const char *path, const uint64_t *seed, struct cb_err *err)
 {
     struct checkpoint_arg source;
@@ -164,10 +150,9 @@ static int verify_path(struct cli *cli, const char *path, const uint64_t *seed, 
     json_writer_init(&writer, &cli->out, 2);
     if (cli->json) {
         json_write_begin_object(&writer);
-        json_write_key(&writer, "problems");
-        json_write_begin_array(&writer);
+        json_member_array(&writer, "problems");
     }
-    struct verify_job job = {.place = source.path, .file = source.file, .seed = seed, .threads = thread_count()};
+    struct verify_job job = {.place = source.path, .file = source.file, .seed = seed, .threads = cli_cores()};
     rc = verify_checkpoint(&job, report, &answer, &result, err);
     write_counted(&answer);
     checkpoint_arg_release(&source);
@@ -181,8 +166,7 @@ static int verify_path(struct cli *cli, const char *path, const uint64_t *seed, 
     }
     json_write_end_array(&writer);
     write_result_json(&writer, &source, &result);
-    json_write_end_object(&writer);
-    return cli_end_json(cli, err);
+    return cli_end_json(cli, &writer, err);
 }
 
 static int run_verify(struct cli *cli, struct cb_err *err)

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "cli/jobs/agent_program.h"
 #include "cli/jobs/pool_list.h"
+#include "cli/jobs/run_here.h"
 #include "cli/sites/site_verb.h"
 #include "core/clock.h"
 #include "core/log.h"
@@ -123,7 +123,7 @@ static int read_power(struct slurm_client *client, struct pool_request *self, st
 
 static int write_script(const struct pool_request *self, const char *folder, struct buf *script, struct cb_err *err)
 {
-    char log[PATH_MAX], path[PATH_MAX], agent[PATH_MAX];
+    char log[PATH_MAX], agent[PATH_MAX];
     const struct pool *pool = &self->pool;
     uint64_t share_ns = pool->budget_node_ns / pool->nodes;
     uint64_t hold_ns = share_ns < self->for_ns ? share_ns : self->for_ns;
@@ -138,18 +138,9 @@ static int write_script(const struct pool_request *self, const char *folder, str
                                 .time_limit_ns = limit_ns,
                                 .deadline_s = last_ns / NS_PER_S};
     int rc = agent_program_find(agent, err);
-    if (rc == 0 && (snprintf(log, sizeof log, "%s/" POOL_LOG, folder) >= (int)sizeof log ||
-                    snprintf(path, sizeof path, "%s/" POOL_SCRIPT, folder) >= (int)sizeof path))
-        rc = cb_fail(err, CB_ERR_USAGE, "the path %s is too long", folder);
+    if (rc == 0)
+        rc = path_format(log, sizeof log, err, "%s/" POOL_LOG, folder);
     return rc ? rc : pool_script_write(&parts, script, err);
-}
-
-static int keep_script(const char *folder, const struct buf *script, struct cb_err *err)
-{
-    char path[PATH_MAX];
-    if (path_format(path, sizeof path, err, "%s/" POOL_SCRIPT, folder))
-        return CB_ERR_USAGE;
-    return buf_write_file(script, path, 0644, err);
 }
 
 /* After a lost answer: searches the job by its name instead of submitting it again. */
@@ -188,36 +179,27 @@ static int send_first(struct slurm_client *client, struct pool_request *self, co
     int rc = slurm_submit(client, script->data, false, self->pool.job, cluster, &answer, err);
     if (rc && answer == SUBMIT_UNCERTAIN)
         rc = look_for(client, self->pool.id, self->pool.job, err);
-    if (rc && answer == SUBMIT_REFUSED) {
-        if (pool_write_end(folder, err->message, NULL))
-            return rc; /* `warm list` then reports that the pool has no job */
-        return rc;
-    }
+    if (rc && answer == SUBMIT_REFUSED)
+        (void)!pool_write_end(folder, err->message, NULL); /* otherwise `warm list` reports that the pool has no job */
     return rc ? rc : pool_write(&self->pool, folder, err);
-}
-
-static int check_unused(struct slurm_client *client, const char *name, struct cb_err *err)
-{
-    struct pool_list list;
-    struct pool_entry *entry;
-    int rc = pool_list_load(&list, client, err);
-    if (rc == 0 && pool_list_find(&list, name, &entry, NULL) == 0 && entry->verdict.state != POOL_ENDED)
-        rc = cb_fail(err, CB_ERR_EXISTS, "pool %s is there (%s): `ckptbench warm stop %s` ends it", name,
-                     pool_state_name(entry->verdict.state), name);
-    pool_list_release(&list);
-    return rc;
 }
 
 static int start_pool(struct cli *cli, struct slurm_client *client, struct pool_request *self, struct cb_err *err)
 {
     struct buf folder, script;
-    char id[64], cluster[64];
+    struct pool_list pools = {0};
+    struct pool_entry *known;
+    char id[64], cluster[64], path[PATH_MAX];
     enum submit_answer answer;
     buf_init(&folder, PATH_MAX);
     buf_init(&script, SCRIPT_MAX_BYTES);
     int rc = slurm_ping(client, err);
     if (rc == 0)
-        rc = check_unused(client, self->pool.name, err);
+        rc = pool_list_load(&pools, client, err);
+    if (rc == 0 && pool_list_find(&pools, self->pool.name, &known, NULL) == 0 && known->verdict.state != POOL_ENDED)
+        rc = cb_fail(err, CB_ERR_EXISTS, "pool %s is there (%s): `ckptbench warm stop %s` ends it", self->pool.name,
+                     pool_state_name(known->verdict.state), self->pool.name);
+    pool_list_release(&pools);
     if (rc == 0)
         rc = read_power(client, self, err);
     if (rc == 0)
@@ -231,7 +213,9 @@ static int start_pool(struct cli *cli, struct slurm_client *client, struct pool_
     if (rc == 0)
         rc = pool_create(&self->pool, folder.data, err);
     if (rc == 0)
-        rc = keep_script(folder.data, &script, err);
+        rc = path_format(path, sizeof path, err, "%s/" POOL_SCRIPT, folder.data);
+    if (rc == 0)
+        rc = buf_write_file(&script, path, 0644, err);
     if (rc == 0)
         rc = send_first(client, self, folder.data, &script, err);
     if (rc == 0 && !cli->json) {
@@ -261,19 +245,6 @@ static int start(struct cli *cli, struct slurm_client *client, struct cb_err *er
 
 /* ---- looking and ending ---- */
 
-static int show(struct cli *cli, const struct pool_list *list, struct cb_err *err)
-{
-    if (*list->trouble) {
-        log_error("%s; what is shown was seen before", list->trouble);
-        cli->exit_code = CB_EXIT_INFRASTRUCTURE;
-    }
-    if (list->count == 0 && !cli->json) {
-        log_info("no pools; `ckptbench warm start POOL nodes=2 for=2h` makes one");
-        return 0;
-    }
-    return pool_list_write(cli, list, err);
-}
-
 static int stop(struct cli *cli, struct slurm_client *client, struct pool_list *list, struct cb_err *err)
 {
     struct pool_entry *entry;
@@ -293,29 +264,29 @@ static int stop(struct cli *cli, struct slurm_client *client, struct pool_list *
     return rc;
 }
 
-/* Pools also work if there can be no history (a home on a network file system); their folders contain everything. */
-static void keep_costs(void)
-{
-    struct history *history = NULL;
-    struct cb_err why;
-    int rc = history_open(NULL, &history, &why);
-    if (rc == 0)
-        rc = pool_list_keep(history, &why);
-    if (rc)
-        log_verbose("what pools cost is not in the history: %s", why.message);
-    history_close(history);
-}
-
 static int list_or_stop(struct cli *cli, struct slurm_client *client, bool stopping, struct cb_err *err)
 {
     struct pool_list list;
     int rc = pool_list_load(&list, client, err);
     if (rc == 0 && stopping)
         rc = stop(cli, client, &list, err);
-    if (rc == 0 && list.count)
-        keep_costs();
-    if (rc == 0 && (!stopping || cli->json))
-        rc = show(cli, &list, err);
+    if (rc == 0 && list.count) { /* pools also work without a history (a home on a network file system) */
+        struct history *history = NULL;
+        struct cb_err why;
+        int kept = history_open(NULL, &history, &why);
+        if (kept == 0)
+            kept = pool_list_keep(history, &why);
+        if (kept)
+            log_verbose("what pools cost is not in the history: %s", why.message);
+        history_close(history);
+    }
+    if (rc == 0 && (!stopping || cli->json)) {
+        if (*list.trouble) {
+            log_error("%s; what is shown was seen before", list.trouble);
+            cli->exit_code = CB_EXIT_INFRASTRUCTURE;
+        }
+        rc = pool_list_write(cli, &list, err);
+    }
     pool_list_release(&list);
     return rc;
 }
