@@ -148,15 +148,10 @@ static int read_setting_flag(struct arguments *arguments, const char *name, size
     return rc;
 }
 
-static bool is_setting(const char *name)
-{
-    enum option_id id;
-    return strcmp(name, "zip") == 0 || strncmp(name, "label.", 6) == 0 || option_find(name, &id, NULL) == 0;
-}
-
 static int read_flag(struct cli *self, struct arguments *arguments, const char *flag, struct cb_err *err)
 {
     char name[128];
+    enum option_id id;
     const char *start = flag + (flag[1] == '-' ? 2 : 1), *equals = strchr(start, '=');
     size_t len = equals ? (size_t)(equals - start) : strlen(start);
     snprintf(name, sizeof name, "%.*s", (int)(len < 127 ? len : 127), start);
@@ -165,7 +160,8 @@ static int read_flag(struct cli *self, struct arguments *arguments, const char *
         return read_own_flag(self, arguments, own, equals, err);
     if (set_common_flag(self, start, len))
         return equals ? cb_fail(err, CB_ERR_USAGE, "--%s takes no value", name) : 0;
-    if (self->verb && self->verb->takes_experiment && flag[1] == '-' && is_setting(name))
+    bool is_setting = strcmp(name, "zip") == 0 || strncmp(name, "label.", 6) == 0 || option_find(name, &id, NULL) == 0;
+    if (self->verb && self->verb->takes_experiment && flag[1] == '-' && is_setting)
         return read_setting_flag(arguments, start, len, equals, err);
     return unknown_flag(self->verb, flag, name, err);
 }
@@ -227,40 +223,21 @@ static int read_arguments(struct cli *self, struct arguments *arguments, struct 
     return 0;
 }
 
-static int read_file(struct cli *self, const char *path, struct cb_err *err)
-{
-    struct buf text;
-    buf_init(&text, MAX_YAML_BYTES);
-    int rc = buf_read_file(&text, path, err);
-    if (rc == 0)
-        rc = yaml_read_settings(path, text.data, text.len, &self->settings, err);
-    buf_release(&text);
-    return rc;
-}
-
-/* Appends the settings from words to those from files. */
+/* The settings of files come first, then those given as words. */
 static int join_settings(struct cli *self, struct arguments *arguments, struct cb_err *err)
 {
-    for (size_t i = 0; i < arguments->file_count; i++) {
-        int rc = read_file(self, arguments->files[i], err);
-        if (rc)
-            return rc;
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < arguments->file_count; i++) {
+        struct buf text;
+        buf_init(&text, MAX_YAML_BYTES);
+        rc = buf_read_file(&text, arguments->files[i], err);
+        if (rc == 0)
+            rc = yaml_read_settings(arguments->files[i], text.data, text.len, &self->settings, err);
+        buf_release(&text);
     }
-    size_t count = self->settings.count + arguments->words.count;
-    if (count == 0)
-        return 0;
-    struct setting *items = calloc(count + 1, sizeof *items);
-    if (!items)
-        return alloc_fail(err, "for settings");
-    for (size_t i = 0; i < self->settings.count; i++)
-        items[i] = self->settings.items[i];
-    for (size_t i = 0; i < arguments->words.count; i++)
-        items[self->settings.count + i] = arguments->words.items[i];
-    free(self->settings.items);
-    free(arguments->words.items);
-    arguments->words = (struct setting_list){0};
-    self->settings = (struct setting_list){.items = items, .count = count};
-    return 0;
+    for (size_t i = 0; rc == 0 && i < arguments->words.count; i++)
+        rc = setting_list_take(&self->settings, &arguments->words.items[i], err);
+    return rc;
 }
 
 int cli_init(struct cli *self, int argc, char **argv, struct cb_err *err)

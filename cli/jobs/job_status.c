@@ -164,14 +164,6 @@ static void progress_text(const struct job_entry *entry, const struct figures *f
              progress->bytes_per_s > 0 ? units_format_rate(progress->bytes_per_s, rate) : "", rank);
 }
 
-/* "4711", in a pool "4711.0"; NULL if there is no job yet. */
-static const char *job_text(const struct job_entry *entry, char text[112])
-{
-    const struct job_record *record = &entry->record;
-    snprintf(text, 112, "%s%s%s", record->job, *record->step ? "." : "", record->step);
-    return *record->job ? text : NULL;
-}
-
 /* Also before the history has it: the holder of the run's lock is about to write it. */
 static const char *outcome_of(const struct job_entry *entry)
 {
@@ -180,13 +172,6 @@ static const char *outcome_of(const struct job_entry *entry)
     if (!job_state_is_final(entry->verdict.state) || !(entry->seen.sealed || entry->verdict.seal))
         return NULL;
     return outcome_name(entry->seen.sealed ? entry->seen.manifest.outcome : entry->verdict.outcome);
-}
-
-/* If a job contains several runs, only the nodes that this run uses. */
-static uint64_t nodes_of(const struct job_entry *entry)
-{
-    bool takes_fewer = entry->nodes && entry->nodes < entry->record.node_count;
-    return takes_fewer ? entry->nodes : entry->record.node_count;
 }
 
 /* ---- the list ---- */
@@ -212,7 +197,10 @@ static void add_line(struct listing *list, const struct job_entry *entry, const 
     char text[32], progress[160], job[112];
     bool json = list->cli->json, is_of_site = job_entry_is_of_site(entry);
     bool failed = entry->is_final && entry->verdict.state != JOB_DONE && entry->verdict.state != JOB_CANCELLED;
+    const struct job_record *record = &entry->record;
+    bool takes_fewer = entry->nodes && entry->nodes < record->node_count; /* of a job with several runs */
     progress_text(entry, figures, progress, sizeof progress);
+    snprintf(job, sizeof job, "%s%s%s", record->job, *record->step ? "." : "", record->step); /* "4711", "4711.0" */
     listing_begin_row(list);
     listing_text(list, "run", TABLE_BOLD, entry->run);
     if (json ? is_of_site : sites)
@@ -220,8 +208,8 @@ static void add_line(struct listing *list, const struct job_entry *entry, const 
     listing_text(list, "state", style_of(entry), job_state_name(entry->verdict.state));
     if (json)
         json_member_text(&list->json, "outcome", outcome_of(entry));
-    listing_text(list, "job", TABLE_PLAIN, job_text(entry, job));
-    listing_u64_or_none(list, "nodes", nodes_of(entry));
+    listing_text(list, "job", TABLE_PLAIN, *record->job ? job : NULL);
+    listing_u64_or_none(list, "nodes", takes_fewer ? entry->nodes : record->node_count);
     listing_double(list, "queue_s", queue_s(entry), short_duration(queue_s(entry), text));
     listing_double(list, "boot_s", boot_s(entry), short_duration(boot_s(entry), text));
     if (json)

@@ -44,31 +44,27 @@ int pool_note_run(const char *folder, const char *run, struct cb_err *err)
 }
 
 /* A run that got its nodes waited boot_s for them; without the pool it would have waited as long as the pool did. */
-static void add_saved(struct pool_entry *entry, const char *home, const char *run)
-{
-    char path[PATH_MAX];
-    struct job_record record;
-    double boot_s = (double)entry->usage.boot_ns / (double)NS_PER_S;
-    entry->runs++;
-    if (snprintf(path, sizeof path, "%s/runs/%s", home, run) >= (int)sizeof path ||
-        job_record_read(path, &record, NULL) != 0)
-        return;
-    if (!isnan(record.boot_s) && record.boot_s < boot_s)
-        entry->saved_s += boot_s - record.boot_s;
-    job_record_release(&record);
-}
-
 static int sum_saved(struct pool_entry *entry, struct cb_err *err)
 {
     char path[PATH_MAX];
     struct buf home;
+    double boot_s = (double)entry->usage.boot_ns / (double)NS_PER_S;
     buf_init(&home, PATH_MAX);
     int rc = home_folder(&home, err);
     snprintf(path, sizeof path, "%.*s/" RUNS, PATH_MAX - 80, entry->folder);
     DIR *runs = rc ? NULL : opendir(path);
-    for (struct dirent *run; runs && (run = readdir(runs));)
-        if (run->d_name[0] != '.')
-            add_saved(entry, home.data, run->d_name);
+    for (struct dirent *run; runs && (run = readdir(runs));) {
+        struct job_record record;
+        if (run->d_name[0] == '.')
+            continue;
+        entry->runs++;
+        if (snprintf(path, sizeof path, "%s/runs/%s", home.data, run->d_name) >= (int)sizeof path ||
+            job_record_read(path, &record, NULL) != 0)
+            continue;
+        if (!isnan(record.boot_s) && record.boot_s < boot_s)
+            entry->saved_s += boot_s - record.boot_s;
+        job_record_release(&record);
+    }
     if (runs)
         closedir(runs);
     buf_release(&home);
@@ -106,35 +102,25 @@ static int read_entry(struct pool_entry *entry, struct cb_err *err)
     return rc ? rc : sum_saved(entry, err);
 }
 
-/* squeue does not report restarts; they distinguish a failed boot from a slow one. */
-static void add_restarts(struct slurm_jobs *jobs, const struct slurm_jobs *details)
-{
-    for (size_t i = 0; i < jobs->count; i++)
-        for (size_t k = 0; k < details->count; k++)
-            if (strcmp(jobs->items[i].id, details->items[k].id) == 0)
-                jobs->items[i].restarts = details->items[k].restarts;
-}
-
-static bool is_waiting(const struct pool_list *self, const struct slurm_jobs *jobs)
-{
-    for (size_t i = 0; i < jobs->count; i++)
-        for (size_t k = 0; k < self->count; k++)
-            if (strcmp(jobs->items[i].name, self->items[k].pool.id) == 0 && self->items[k].usage.jobs == 0)
-                return true;
-    return false;
-}
-
 static int ask_slurm(const struct pool_list *self, struct slurm_client *client, struct slurm_jobs *jobs,
                      struct cb_err *err)
 {
     struct slurm_jobs details = {0};
+    bool is_waiting = false;
     int rc = slurm_ping(client, err);
     if (rc == 0)
         rc = slurm_look(client, jobs, err);
-    if (rc == 0 && is_waiting(self, jobs))
+    for (size_t i = 0; rc == 0 && i < jobs->count; i++)
+        for (size_t k = 0; k < self->count; k++)
+            if (strcmp(jobs->items[i].name, self->items[k].pool.id) == 0 && self->items[k].usage.jobs == 0)
+                is_waiting = true;
+    if (rc == 0 && is_waiting)
         rc = slurm_look_closely(client, &details, err);
-    if (rc == 0)
-        add_restarts(jobs, &details);
+    /* squeue does not report restarts; they distinguish a failed boot from a slow one. */
+    for (size_t i = 0; rc == 0 && i < jobs->count; i++)
+        for (size_t k = 0; k < details.count; k++)
+            if (strcmp(jobs->items[i].id, details.items[k].id) == 0)
+                jobs->items[i].restarts = details.items[k].restarts;
     slurm_jobs_release(&details);
     return rc;
 }
@@ -246,28 +232,6 @@ static double node_hours(uint64_t node_ns)
     return (double)node_ns / HOUR_NS;
 }
 
-static int keep_cost(struct history *history, const struct pool_entry *entry, struct cb_err *err)
-{
-    const struct pool *pool = &entry->pool;
-    const struct pool_cost cost = {.id = pool->id,
-                                   .pool = pool->name,
-                                   .mode = pool_mode_name(pool->mode),
-                                   .note = entry->has_end ? entry->end.reason : NULL,
-                                   .nodes = pool->nodes,
-                                   .created_wall_ns = pool->created_wall_ns,
-                                   .expires_wall_ns = pool->expires_wall_ns,
-                                   .ended_wall_ns = entry->has_end ? entry->end.at_wall_ns : 0,
-                                   .budget_node_hours = node_hours(pool->budget_node_ns),
-                                   .node_hours = node_hours(entry->usage.node_ns),
-                                   .job_node_hours = node_hours(entry->usage.job_node_ns),
-                                   .jobs = entry->usage.jobs,
-                                   .failed_boots = entry->usage.failures,
-                                   .boot_s = (double)entry->usage.boot_ns / (double)NS_PER_S,
-                                   .runs = entry->runs,
-                                   .saved_s = entry->saved_s};
-    return history_keep_pool(history, &cost, err);
-}
-
 int pool_list_keep(struct history *history, struct cb_err *err)
 {
     struct pool_list list = {0};
@@ -279,9 +243,28 @@ int pool_list_keep(struct history *history, struct cb_err *err)
         return rc;
     }
     for (size_t i = 0; rc == 0 && i < list.count; i++) {
+        const struct pool_entry *entry = &list.items[i];
+        const struct pool *pool = &entry->pool;
         rc = read_entry(&list.items[i], err);
-        if (rc == 0)
-            rc = keep_cost(history, &list.items[i], err);
+        if (rc)
+            break;
+        const struct pool_cost cost = {.id = pool->id,
+                                       .pool = pool->name,
+                                       .mode = pool_mode_name(pool->mode),
+                                       .note = entry->has_end ? entry->end.reason : NULL,
+                                       .nodes = pool->nodes,
+                                       .created_wall_ns = pool->created_wall_ns,
+                                       .expires_wall_ns = pool->expires_wall_ns,
+                                       .ended_wall_ns = entry->has_end ? entry->end.at_wall_ns : 0,
+                                       .budget_node_hours = node_hours(pool->budget_node_ns),
+                                       .node_hours = node_hours(entry->usage.node_ns),
+                                       .job_node_hours = node_hours(entry->usage.job_node_ns),
+                                       .jobs = entry->usage.jobs,
+                                       .failed_boots = entry->usage.failures,
+                                       .boot_s = (double)entry->usage.boot_ns / (double)NS_PER_S,
+                                       .runs = entry->runs,
+                                       .saved_s = entry->saved_s};
+        rc = history_keep_pool(history, &cost, err);
     }
     pool_list_release(&list);
     return history_end(history, rc, err);

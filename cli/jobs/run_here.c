@@ -132,17 +132,21 @@ static void write_stderr(const char *text, size_t len)
     }
 }
 
+/* The folder of the attempt that the agent has started. */
+static bool find_attempt(const struct launch *launch, uint32_t attempts_before, char path[PATH_MAX])
+{
+    uint32_t attempt;
+    return run_folder_last_attempt(launch->folder, &attempt, NULL) == 0 && attempt > attempts_before &&
+           snprintf(path, PATH_MAX, "%s/attempts/%u", launch->folder, attempt) < PATH_MAX;
+}
+
 static void show_progress(const struct launch *launch, uint32_t attempts_before)
 {
     struct progress progress;
     struct winsize size;
     struct buf line;
     char path[PATH_MAX];
-    uint32_t attempt;
-    if (!launch->show_progress || run_folder_last_attempt(launch->folder, &attempt, NULL) || attempt <= attempts_before)
-        return;
-    int len = snprintf(path, sizeof path, "%s/attempts/%u", launch->folder, attempt);
-    if (len >= (int)sizeof path || progress_read(path, &progress, NULL))
+    if (!launch->show_progress || !find_attempt(launch, attempts_before, path) || progress_read(path, &progress, NULL))
         return;
     buf_init(&line, 4096);
     buf_append_text(&line, "\r\033[K");
@@ -246,21 +250,11 @@ static int seal(const struct launch *launch, uint32_t attempts_before, enum outc
     return rc;
 }
 
-static bool is_sealed(const struct launch *launch, uint32_t attempts_before)
-{
-    char path[PATH_MAX];
-    struct manifest manifest;
-    uint32_t attempt;
-    if (run_folder_last_attempt(launch->folder, &attempt, NULL) || attempt <= attempts_before)
-        return false;
-    int len = snprintf(path, sizeof path, "%s/attempts/%u", launch->folder, attempt);
-    return len < (int)sizeof path && manifest_read(path, &manifest, NULL) != CB_ERR_NOT_FOUND;
-}
-
 /* Runs the agent; the caller holds the lock of the folder. */
 static int run_locked(const struct launch *launch, struct cb_err *err)
 {
     struct child agent = {0};
+    struct manifest manifest;
     struct cb_err why;
     uint32_t attempts_before;
     char how[64], reason[256];
@@ -286,7 +280,7 @@ static int run_locked(const struct launch *launch, struct cb_err *err)
         child_end(&agent, END_GRACE_NS);
         return rc;
     }
-    if (!is_sealed(launch, attempts_before)) {
+    if (!find_attempt(launch, attempts_before, path) || manifest_read(path, &manifest, NULL) == CB_ERR_NOT_FOUND) {
         if (stood_still)
             snprintf(reason, sizeof reason, "the agent was stopped by a signal and stood still for %d s",
                      (int)(STANDSTILL_LIMIT_NS / NS_PER_S));

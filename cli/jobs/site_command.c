@@ -24,6 +24,12 @@ static const char prepare[] =
     "export PATH LD_LIBRARY_PATH; fi\n"
     "shift 2; exec \"$@\"";
 
+const struct site_default site_defaults[SITE_DEFAULTS] = {{SITE_PARTITION, "slurm.partition", true},
+                                                          {SITE_ACCOUNT, "slurm.account", true},
+                                                          {SITE_SBCAST, "slurm.sbcast", true},
+                                                          {SITE_LAUNCHER, "launcher", false},
+                                                          {SITE_CONTAINER, "container", false}};
+
 /* ---- opening ---- */
 
 int remote_connect(struct remote *self, struct site *site, struct cb_err *err)
@@ -60,25 +66,20 @@ int remote_open(struct remote *self, const char *name, struct cb_err *err)
 void remote_release(struct remote *self)
 {
     transport_close(self->transport);
+    transport_answer_release(&self->answer);
     site_release(&self->site);
     *self = (struct remote){0};
 }
 
 /* ---- commands ---- */
 
-static size_t count_words(const char *const *words)
-{
-    size_t count = 0;
-    while (words[count])
-        count++;
-    return count;
-}
-
 /* PROGRAM WORD…, after the preparation if the site needs one. */
 static const char **command_words(const struct remote *self, const char *program, const char *const *words)
 {
     const char *mpi = site_text(&self->site, SITE_MPI), *modules = site_text(&self->site, SITE_MODULES);
-    size_t count = count_words(words), used = 0;
+    size_t count = 0, used = 0;
+    while (words[count])
+        count++;
     const char **argv = calloc(count + 8, sizeof *argv);
     if (!argv)
         return NULL;
@@ -108,26 +109,19 @@ static const char **command_environment(const struct remote *self, struct buf *t
     return variables;
 }
 
-/* No answer: the connection may be broken, so the next command opens a new one. */
-static int no_answer(struct remote *self, const char *program, int rc, const struct cb_err *own, struct cb_err *err)
-{
-    if (rc == CB_ERR_NOT_FOUND)
-        return cb_fail(err, rc, "site %s: no %s: %s", self->site.name, program, own->message);
-    self->lost = true;
-    return cb_fail(err, rc, "site %s: %s", self->site.name, own->message);
-}
-
-int remote_run(struct remote *self, const struct remote_call *call, struct transport_answer *answer, struct cb_err *err)
+int remote_run(struct remote *self, const struct remote_call *call, struct cb_err *err)
 {
     char own_program[PATH_MAX];
+    const char *program = call->program ? call->program : own_program;
     struct buf texts;
     struct cb_err own;
     snprintf(own_program, sizeof own_program, "%s/bin/ckptbench", site_text(&self->site, SITE_PREFIX));
-    const char *program = call->program ? call->program : own_program;
     buf_init(&texts, 1u << 20);
     const char **words = command_words(self, program, call->words);
     const char **environment = command_environment(self, &texts);
     self->lost = false;
+    transport_answer_release(&self->answer);
+    transport_answer_init(&self->answer);
     int rc = words && environment ? buf_check(&texts, "the environment of a site", err)
                                   : alloc_fail(err, "to call site %s", self->site.name);
     if (rc == 0) {
@@ -138,11 +132,13 @@ int remote_run(struct remote *self, const struct remote_call *call, struct trans
                                                   .input_bytes = call->input ? strlen(call->input) : 0,
                                                   .max_bytes = ANSWER_MAX_BYTES,
                                                   .timeout_ns = call->timeout_ns};
-        rc = self->transport->run(self->transport, &command, answer, &own);
-        if (rc)
-            rc = no_answer(self, program, rc, &own, err);
-        else
-            self->exit_status = answer->exit_status;
+        rc = self->transport->run(self->transport, &command, &self->answer, &own);
+        if (rc == CB_ERR_NOT_FOUND) {
+            rc = cb_fail(err, rc, "site %s: no %s: %s", self->site.name, program, own.message);
+        } else if (rc) { /* the connection may be broken, so the next command opens a new one */
+            self->lost = true;
+            rc = cb_fail(err, rc, "site %s: %s", self->site.name, own.message);
+        }
     }
     free(words);
     free(environment);
@@ -158,82 +154,73 @@ static const char *without_name(const char *line)
     return strncmp(line, name, strlen(name)) == 0 ? line + strlen(name) : line;
 }
 
-char *remote_reason(const struct transport_answer *answer, char *text, size_t bytes)
+char *remote_reason(const struct remote *self, char *text, size_t bytes)
 {
-    const char *inside = without_name(transport_answer_last_line(answer, text, bytes));
+    const char *inside = without_name(transport_answer_last_line(&self->answer, text, bytes));
     memmove(text, inside, strlen(inside) + 1);
     return text;
 }
 
 /* Logs what the command printed to stderr; for a failed command without the last line, which becomes the error
  * message. */
-static void tell_chatter(const struct remote *self, const struct buf *errors, bool failed)
+static void tell_chatter(const struct remote *self)
 {
-    for (const char *at = errors->data; *at;) {
+    for (const char *at = self->answer.errors.data; *at;) {
         size_t len = strcspn(at, "\n");
         const char *text = without_name(at), *next = at + len + (at[len] == '\n');
-        if (len && !(failed && !*next))
+        if (len && !(self->answer.exit_status && !*next))
             log_info("%s: %.*s", self->site.name, (int)(at + len - text), text);
         at = next;
     }
 }
 
-void remote_tell(const struct remote *self, const struct transport_answer *answer)
+void remote_tell(const struct remote *self)
 {
     char reason[1024];
-    tell_chatter(self, &answer->errors, answer->exit_status != 0);
-    remote_reason(answer, reason, sizeof reason);
-    if (answer->exit_status && answer->errors.len)
-        log_error("%s: %s", self->site.name, reason);
+    tell_chatter(self);
+    if (self->answer.exit_status && self->answer.errors.len)
+        log_error("%s: %s", self->site.name, remote_reason(self, reason, sizeof reason));
 }
 
-static int code_of(int exit_status)
-{
-    return exit_status == CB_EXIT_USAGE      ? CB_ERR_USAGE
-           : exit_status == CB_EXIT_INTERNAL ? CB_ERR_INTERNAL
-                                             : CB_ERR_SYSTEM;
-}
-
-static int failed_there(const struct remote *self, const struct transport_answer *answer, struct cb_err *err)
+static int failed_there(const struct remote *self, struct cb_err *err)
 {
     char reason[800];
     const char *name = self->site.name;
-    remote_reason(answer, reason, sizeof reason);
-    if (answer->exit_status == MODULES_FAILED && *site_text(&self->site, SITE_MODULES))
+    int status = self->answer.exit_status;
+    int code = status == CB_EXIT_USAGE ? CB_ERR_USAGE : status == CB_EXIT_INTERNAL ? CB_ERR_INTERNAL : CB_ERR_SYSTEM;
+    remote_reason(self, reason, sizeof reason);
+    if (status == MODULES_FAILED && *site_text(&self->site, SITE_MODULES))
         return cb_fail(err, CB_ERR_UNSUPPORTED, "site %s: loading its modules (%s) failed: %s", name,
                        site_text(&self->site, SITE_MODULES), reason);
-    if (answer->exit_status == NO_PROGRAM || answer->exit_status == NOT_EXECUTABLE)
+    if (status == NO_PROGRAM || status == NOT_EXECUTABLE)
         return cb_fail(err, CB_ERR_NOT_FOUND,
                        "site %s has no programs in %s/bin: `ckptbench site add %s` installs them there", name,
                        site_text(&self->site, SITE_PREFIX), name);
-    return cb_fail(err, code_of(answer->exit_status), "site %s: %s", name,
-                   *reason ? reason : "it failed and says nothing");
+    return cb_fail(err, code, "site %s: %s", name, *reason ? reason : "it failed and says nothing");
 }
 
-int remote_ask(struct remote *self, const struct remote_call *call, struct json_value **root, char trouble[512],
-               struct cb_err *err)
+int remote_ask(struct remote *self, const struct remote_call *call, struct json_value **root, struct cb_err *err)
 {
-    struct transport_answer answer;
     struct cb_err own;
-    trouble[0] = '\0';
-    transport_answer_init(&answer);
-    int rc = remote_run(self, call, &answer, err);
-    if (rc == 0) {
-        rc = json_parse(answer.out.data, answer.out.len, root, &own);
-        bool fine = rc == 0 && (answer.exit_status == 0 || answer.exit_status == CB_EXIT_INFRASTRUCTURE);
-        tell_chatter(self, &answer.errors, answer.exit_status != 0);
-        if (rc == 0 && !fine)
-            json_value_free(*root);
-        if (fine && answer.exit_status)
-            remote_reason(&answer, trouble, 512);
-        if (!fine && answer.exit_status)
-            rc = failed_there(self, &answer, err);
-        else if (!fine)
-            rc = cb_fail(err, CB_ERR_FORMAT, "site %s answers with something else than JSON: %s", self->site.name,
-                         own.message);
+    self->trouble[0] = '\0';
+    int rc = remote_run(self, call, err);
+    if (rc)
+        return rc;
+    int status = self->answer.exit_status;
+    rc = json_parse(self->answer.out.data, self->answer.out.len, root, &own);
+    tell_chatter(self);
+    if (rc == 0 && (status == 0 || status == CB_EXIT_INFRASTRUCTURE)) {
+        if (status)
+            remote_reason(self, self->trouble, sizeof self->trouble);
+        return 0;
     }
-    transport_answer_release(&answer);
-    return rc;
+    if (rc == 0)
+        json_value_free(*root);
+    *root = NULL;
+    if (status)
+        return failed_there(self, err);
+    return cb_fail(err, CB_ERR_FORMAT, "site %s answers with something else than JSON: %s", self->site.name,
+                   own.message);
 }
 
 /* ---- releases ---- */
@@ -252,18 +239,14 @@ int remote_check_version(struct remote *self, struct cb_err *err)
     const struct remote_call call = {.words = words, .timeout_ns = REMOTE_QUICK_NS};
     char version[32], commit[64];
     const char *name = self->site.name;
-    struct transport_answer answer;
-    transport_answer_init(&answer);
-    int rc = remote_run(self, &call, &answer, err);
+    int rc = remote_run(self, &call, err);
     if (rc == CB_ERR_NOT_FOUND) {
-        answer.exit_status = NO_PROGRAM;
+        self->answer.exit_status = NO_PROGRAM;
         rc = 0;
     }
-    if (rc == 0 && answer.exit_status)
-        rc = failed_there(self, &answer, err);
-    else if (rc == 0)
-        rc = remote_parse_version(answer.out.data, version, commit, err);
-    transport_answer_release(&answer);
+    if (rc == 0)
+        rc = self->answer.exit_status ? failed_there(self, err)
+                                      : remote_parse_version(self->answer.out.data, version, commit, err);
     if (rc)
         return rc;
     if (strcmp(version, version_text()) != 0)

@@ -22,8 +22,9 @@
 struct remote {
     struct site site;
     struct transport *transport;
-    bool lost;       /* no answer to the last command: whether it ran is unknown */
-    int exit_status; /* of the last command that was answered */
+    bool lost;                      /* no answer to the last command: whether it ran is unknown */
+    struct transport_answer answer; /* to the last command */
+    char trouble[512];              /* what was wrong although remote_ask succeeded; "" */
 };
 
 /* Opens the site's transport. Takes ownership of `site`, also on failure. Release in any case. */
@@ -44,20 +45,26 @@ struct remote_call {
     const char *input;        /* its stdin; NULL for empty */
     uint64_t timeout_ns;
 };
-/* Runs a command. Any exit status counts as success; the caller initialises and releases the answer. */
-int remote_run(struct remote *self, const struct remote_call *call, struct transport_answer *answer,
-               struct cb_err *err) CB_MUST_CHECK;
+/* Runs a command. Any exit status counts as success. */
+int remote_run(struct remote *self, const struct remote_call *call, struct cb_err *err) CB_MUST_CHECK;
 
 /* Runs ckptbench there and parses the JSON document that it prints. If it fails there, this fails with the same exit
- * code and message. A document with an exit code of infrastructure is a success; `trouble` (512 bytes) contains what
- * was wrong, else "". */
-int remote_ask(struct remote *self, const struct remote_call *call, struct json_value **root, char trouble[512],
+ * code and message. A document with an exit code of infrastructure is a success, and sets `trouble`. */
+int remote_ask(struct remote *self, const struct remote_call *call, struct json_value **root,
                struct cb_err *err) CB_MUST_CHECK;
 
-/* The error message of a failed command: its last line, without the program's name. `text` holds `bytes` bytes. */
-char *remote_reason(const struct transport_answer *answer, char *text, size_t bytes);
+/* Keys of a site that are defaults of its runs. */
+#define SITE_DEFAULTS 5
+extern const struct site_default {
+    enum site_key key;
+    const char *option;
+    bool of_slurm;
+} site_defaults[SITE_DEFAULTS];
 
-/* Logs what the remote program printed to stderr. */
-void remote_tell(const struct remote *self, const struct transport_answer *answer);
+/* The error message of a failed command: its last line, without the program's name. `text` holds `bytes` bytes. */
+char *remote_reason(const struct remote *self, char *text, size_t bytes);
+
+/* Logs what the command printed to stderr. */
+void remote_tell(const struct remote *self);
 
 #endif

@@ -1,16 +1,20 @@
 /* Adds runs of sites to the local history and keeps them up to date. */
 #include "cli/jobs/site_runs.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "cli/jobs/site_fetch.h"
 #include "core/alloc.h"
 #include "core/path.h"
+#include "jobs/slurm/run_follow.h"
 #include "run/run_folder.h"
 
 #define WORD_BYTES 64
+#define AT_ONCE 64            /* runs fetched in one stream */
+#define ASIDE "runs/.fetched" /* RUN below it while incomplete */
 
 /* ---- sites ---- */
 
@@ -88,7 +92,7 @@ static void words_add(struct words *self, const char *run, bool whole_sweep)
 
 /* Runs `verb` with the words on the site; `lines` is the array that it answers. */
 static int ask(struct remote *remote, const char *verb, const char *const *words, size_t count,
-               struct json_value **lines, char trouble[512], struct cb_err *err)
+               struct json_value **lines, struct cb_err *err)
 {
     const char **all = calloc(count + 3, sizeof *all);
     if (!all)
@@ -98,7 +102,7 @@ static int ask(struct remote *remote, const char *verb, const char *const *words
     if (count)
         memcpy(all + 2, words, count * sizeof *words);
     const struct remote_call call = {.words = all, .timeout_ns = REMOTE_LONG_NS};
-    int rc = remote_ask(remote, &call, lines, trouble, err);
+    int rc = remote_ask(remote, &call, lines, err);
     free(all);
     return rc;
 }
@@ -236,8 +240,7 @@ static int take_listed(struct remote *remote, struct history *history, const cha
 {
     struct json_value *lines = NULL;
     struct file_batch batch = {0};
-    char trouble[512];
-    int rc = ask(remote, "list", words, count, &lines, trouble, err);
+    int rc = ask(remote, "list", words, count, &lines, err);
     if (rc)
         return rc;
     rc = history_begin(history, err);
@@ -263,8 +266,7 @@ int remote_runs_take(struct remote *remote, struct history *history, const char 
 {
     struct json_value *lines = NULL;
     struct words unknown = {0};
-    char trouble[512];
-    int rc = ask(remote, "status", words, count, &lines, trouble, err);
+    int rc = ask(remote, "status", words, count, &lines, err);
     if (rc == 0)
         rc = words_init(&unknown, json_count(lines), err);
     for (size_t i = 0; rc == 0 && i < json_count(lines); i++) {
@@ -281,6 +283,162 @@ int remote_runs_take(struct remote *remote, struct history *history, const char 
     words_release(&unknown);
     json_value_free(lines);
     return rc;
+}
+
+/* ---- fetching ---- */
+
+/* A run that has ended on the site, and the site's line about it. */
+struct remote_fetch {
+    struct job_entry *entry;
+    const struct json_value *line;
+    int rc; /* with `why`: the result */
+    struct cb_err why;
+    int lock_fd;
+    bool is_wanted;
+};
+
+/* Checks every sealed attempt against its manifest; the last attempt must be sealed. */
+static int check_fetched(const char *folder, const char *run, struct cb_err *err)
+{
+    char path[PATH_MAX];
+    uint32_t last;
+    int rc = run_folder_last_attempt(folder, &last, err);
+    if (rc == 0 && last == 0)
+        return cb_fail(err, CB_ERR_NOT_FOUND, "it holds no attempt");
+    for (uint32_t number = 1; rc == 0 && number <= last; number++) {
+        struct manifest manifest;
+        if (path_format(path, sizeof path, err, "%s/attempts/%u", folder, number))
+            return CB_ERR_USAGE;
+        rc = manifest_read(path, &manifest, err);
+        if (rc == CB_ERR_NOT_FOUND && number < last)
+            rc = 0;
+        else if (rc == 0 && strcmp(manifest.run, run) != 0)
+            rc = cb_fail(err, CB_ERR_CORRUPT, "%s is sealed for run %s", path, manifest.run);
+    }
+    return rc;
+}
+
+/* The run was fetched before but not ingested; its folder is sufficient. */
+static bool is_here(const char *folder)
+{
+    struct manifest manifest;
+    char path[PATH_MAX];
+    uint32_t last = 0;
+    return run_folder_last_attempt(folder, &last, NULL) == 0 && last > 0 &&
+           snprintf(path, sizeof path, "%s/attempts/%u", folder, last) < (int)sizeof path &&
+           manifest_read(path, &manifest, NULL) == 0;
+}
+
+/* Locks the run; if another ckptbench is fetching it, there is nothing to do. */
+static void begin_fetch(struct history *history, struct remote_fetch *item)
+{
+    bool ingested;
+    item->lock_fd = -1;
+    item->is_wanted = false;
+    if (is_here(item->entry->folder)) {
+        item->rc = history_ingest(history, item->entry->folder, &ingested, &item->why);
+        return;
+    }
+    item->rc = job_folder_lock(item->entry->folder, &item->lock_fd, &item->why);
+    item->is_wanted = item->rc == CB_ERR_NOT_FOUND || (item->rc == 0 && item->lock_fd >= 0);
+    if (item->rc == CB_ERR_NOT_FOUND) /* the folder to lock does not exist yet */
+        item->rc = 0;
+}
+
+static int move_in(struct remote *remote, struct history *history, const char *aside, struct remote_fetch *item)
+{
+    char fetched[PATH_MAX], old[PATH_MAX];
+    bool ingested;
+    if (path_format(fetched, sizeof fetched, &item->why, "%s/%s", aside, item->entry->run) ||
+        path_format(old, sizeof old, &item->why, "%s/runs/.old-%s", history_folder(history), item->entry->run))
+        return CB_ERR_USAGE;
+    int rc = check_fetched(fetched, item->entry->run, &item->why);
+    if (rc == 0)
+        rc = history_mark_folder(fetched, remote->site.name, &item->why);
+    if (rc == 0) { /* the fetched folder replaces the planned one */
+        run_folder_discard(old);
+        if (rename(item->entry->folder, old) < 0 && errno != ENOENT)
+            rc = cb_fail_errno(&item->why, errno, "making room for %s", item->entry->folder);
+        else if (rename(fetched, item->entry->folder) < 0)
+            rc = cb_fail_errno(&item->why, errno, "naming %s", item->entry->folder);
+        else
+            run_folder_discard(old);
+    }
+    if (rc == 0)
+        rc = history_ingest(history, item->entry->folder, &ingested, &item->why);
+    return rc;
+}
+
+static void clear_aside(const char *aside, const struct remote_fetch *item)
+{
+    char fetched[PATH_MAX];
+    if (snprintf(fetched, sizeof fetched, "%s/%s", aside, item->entry->run) < (int)sizeof fetched)
+        run_folder_discard(fetched);
+}
+
+/* Fetches runs one by one after fetching them together has failed. After two connection errors in a row, the
+ * remaining runs fail with the same error. */
+static void get_one_by_one(struct remote *remote, const char *parent, const char *aside, struct remote_fetch *items,
+                           size_t count)
+{
+    const struct remote_fetch *broken = NULL;
+    size_t in_a_row = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (!items[i].is_wanted)
+            continue;
+        clear_aside(aside, &items[i]);
+        const char *run = items[i].entry->run;
+        if (in_a_row >= 2 && broken) {
+            items[i].rc = broken->rc;
+            items[i].why = broken->why;
+            continue;
+        }
+        items[i].rc = remote->transport->get_folders(remote->transport, parent, &run, 1, aside, &items[i].why);
+        bool is_broken = items[i].rc == CB_ERR_SYSTEM || items[i].rc == CB_ERR_TIMEOUT;
+        in_a_row = is_broken ? in_a_row + 1 : 0;
+        broken = is_broken ? &items[i] : NULL;
+    }
+}
+
+static void get_all(struct remote *remote, const char *aside, struct remote_fetch *items, size_t count)
+{
+    const char *names[AT_ONCE];
+    char parent[PATH_MAX];
+    size_t wanted = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (!items[i].is_wanted)
+            continue;
+        clear_aside(aside, &items[i]);
+        names[wanted++] = items[i].entry->run;
+    }
+    snprintf(parent, sizeof parent, "%.4000s/runs", site_text(&remote->site, SITE_HOME));
+    if (wanted && remote->transport->get_folders(remote->transport, parent, names, wanted, aside, NULL))
+        get_one_by_one(remote, parent, aside, items, count);
+}
+
+static void fetch_some(struct remote *remote, struct history *history, const char *aside, struct remote_fetch *items,
+                       size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        begin_fetch(history, &items[i]);
+    get_all(remote, aside, items, count);
+    for (size_t i = 0; i < count; i++) {
+        if (items[i].is_wanted && items[i].rc == 0)
+            items[i].rc = move_in(remote, history, aside, &items[i]);
+        if (items[i].is_wanted && items[i].rc)
+            clear_aside(aside, &items[i]);
+        job_folder_unlock(items[i].lock_fd);
+    }
+}
+
+/* Each item has its own result: 0 if the run is in the history, or another ckptbench is fetching it. */
+static void fetch(struct remote *remote, struct history *history, struct remote_fetch *items, size_t count)
+{
+    char aside[PATH_MAX];
+    snprintf(aside, sizeof aside, "%.4000s/" ASIDE, history_folder(history));
+    for (size_t done = 0; done < count; done += AT_ONCE)
+        fetch_some(remote, history, aside, items + done, count - done < AT_ONCE ? count - done : AT_ONCE);
+    rmdir(aside); /* fails if another ckptbench still uses it */
 }
 
 /* ---- runs under way ---- */
@@ -383,23 +541,22 @@ static int ask_for_entries(struct remote *remote, struct job_list *list, const c
     struct remote_fetch *ends = NULL;
     struct json_value *lines = NULL;
     size_t end_count = 0;
-    char trouble[512];
     int rc = words_init(&words, list->count, err);
     for (size_t i = 0; rc == 0 && i < list->count; i++)
         if (is_of(&list->items[i], remote))
             words_add(&words, list->items[i].run, whole_sweeps);
     if (rc == 0)
-        rc = ask(remote, verb, words.items, words.count, &lines, trouble, err);
+        rc = ask(remote, verb, words.items, words.count, &lines, err);
     if (rc == 0 && !(ends = calloc(json_count(lines) + 1, sizeof *ends)))
         rc = alloc_fail(err, "to fetch %zu runs", json_count(lines));
     for (size_t i = 0; rc == 0 && i < json_count(lines); i++)
         rc = take_status(remote, list, json_at(lines, i), ends, &end_count, err);
     if (rc == 0)
-        remote_fetch(remote, list->history, ends, end_count);
+        fetch(remote, list->history, ends, end_count);
     for (size_t i = 0; rc == 0 && i < end_count; i++)
         rc = take_end(remote, list, &ends[i], err);
-    if (rc == 0 && *trouble)
-        snprintf(list->trouble, sizeof list->trouble, "site %s: %.400s", remote->site.name, trouble);
+    if (rc == 0 && *remote->trouble)
+        snprintf(list->trouble, sizeof list->trouble, "site %s: %.400s", remote->site.name, remote->trouble);
     free(ends);
     words_release(&words);
     json_value_free(lines);

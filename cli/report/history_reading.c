@@ -60,6 +60,23 @@ void json_member_date(struct json_writer *json, const char *key, uint64_t wall_n
     json_member_text(json, key, date_text(wall_ns, text));
 }
 
+int for_each_run(struct history *history, const char *const *words, size_t count, run_info_fn take, void *context,
+                 struct cb_err *err)
+{
+    struct run_selection selection = {0};
+    int rc = history_select(history, words, count, &selection, err);
+    for (size_t i = 0; rc == 0 && i < selection.count; i++) {
+        struct run_info *info;
+        rc = history_load_run(history, selection.runs[i], &info, err);
+        if (rc)
+            break;
+        rc = take(context, info, err);
+        run_info_free(info);
+    }
+    run_selection_release(&selection);
+    return rc;
+}
+
 int find_only_run(struct cli *cli, struct history *history, char run[64], struct cb_err *err)
 {
     const char *word = cli->word_count ? cli->words[0] : "LATEST";

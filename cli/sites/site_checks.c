@@ -35,15 +35,22 @@ static void report(struct checks *self, const char *name, bool fine, const char 
 }
 
 /* Runs a command on the site; if it fails in any way, returns false and its last line in `text`. */
-static bool works(struct checks *self, const struct remote_call *call, struct transport_answer *answer, char *text)
+static bool works(struct checks *self, const char *program, const char *const *words, const char *input,
+                  uint64_t timeout_ns, char *text)
 {
+    const struct remote_call call = {.program = program, .words = words, .input = input, .timeout_ns = timeout_ns};
     struct cb_err err;
-    if (remote_run(self->remote, call, answer, &err)) {
+    if (remote_run(self->remote, &call, &err)) {
         snprintf(text, FIELD_BYTES, "%.500s", err.message);
         return false;
     }
-    remote_reason(answer, text, FIELD_BYTES);
-    return answer->exit_status == 0;
+    remote_reason(self->remote, text, FIELD_BYTES);
+    return self->remote->answer.exit_status == 0;
+}
+
+static const char *output(const struct checks *self)
+{
+    return self->remote->answer.out.data;
 }
 
 /* ---- the login node ---- */
@@ -65,40 +72,28 @@ static bool check_programs(struct checks *self)
                "install all three programs into the prefix (the worker may be in an image: container=)");
         return false;
     }
-    struct transport_answer answer;
-    transport_answer_init(&answer);
     snprintf(path, sizeof path, "%.3000s/bin/ckptbench-agent", site_text(site, SITE_PREFIX));
-    const struct remote_call call = {.program = path, .words = words, .timeout_ns = REMOTE_QUICK_NS};
-    bool fine = works(self, &call, &answer, text);
-    if (fine &&
-        (remote_parse_version(answer.out.data, version, commit, &err) || strcmp(version, version_text()) != 0)) {
-        snprintf(text, sizeof text, "the agent there is %.*s", (int)strcspn(answer.out.data, "\n"), answer.out.data);
+    bool fine = works(self, path, words, NULL, REMOTE_QUICK_NS, text);
+    if (fine && (remote_parse_version(output(self), version, commit, &err) || strcmp(version, version_text()) != 0)) {
+        snprintf(text, sizeof text, "the agent there is %.*s", (int)strcspn(output(self), "\n"), output(self));
         fine = false;
     } else if (fine) {
         snprintf(text, sizeof text, "%s (%s) in %.300s", version, commit, site_text(site, SITE_PREFIX));
     }
     report(self, "programs", fine, text, "the agent must start there, and be of this release: add the site again");
-    transport_answer_release(&answer);
     return fine;
 }
 
 static bool check_slurm(struct checks *self)
 {
     static const char *const version[] = {"--version", NULL}, *const ping[] = {"ping", NULL};
-    const struct remote_call asked = {.program = "sbatch", .words = version, .timeout_ns = REMOTE_QUICK_NS};
-    const struct remote_call pinged = {.program = "scontrol", .words = ping, .timeout_ns = REMOTE_QUICK_NS};
     char text[FIELD_BYTES], state[FIELD_BYTES];
-    struct transport_answer first, second;
-    transport_answer_init(&first);
-    transport_answer_init(&second);
-    bool has = works(self, &asked, &first, text);
-    bool up = has && works(self, &pinged, &second, state) && strstr(second.out.data, " is UP");
+    bool has = works(self, "sbatch", version, NULL, REMOTE_QUICK_NS, text);
+    bool up = has && works(self, "scontrol", ping, NULL, REMOTE_QUICK_NS, state) && strstr(output(self), " is UP");
     report(self, "Slurm", up, has && !up ? state : text,
            has ? "its controller does not answer: `scontrol ping` there must say UP"
                : "`sbatch --version` must work in a login there: modules= loads it, environment.PATH and "
                  "environment.SLURM_CONF say where it and its configuration are");
-    transport_answer_release(&first);
-    transport_answer_release(&second);
     return up;
 }
 
@@ -106,16 +101,12 @@ static bool check_slurm(struct checks *self)
 static void check_accounting(struct checks *self)
 {
     static const char *const words[] = {"-X", "-n", "-P", "-S", "now", "-o", "JobID", NULL};
-    const struct remote_call call = {.program = "sacct", .words = words, .timeout_ns = REMOTE_QUICK_NS};
     char text[FIELD_BYTES], found[FIELD_BYTES];
-    struct transport_answer answer;
-    transport_answer_init(&answer);
-    if (works(self, &call, &answer, text))
+    if (works(self, "sacct", words, NULL, REMOTE_QUICK_NS, text))
         snprintf(found, sizeof found, "sacct answers: it is asked how jobs ended that squeue has forgotten");
     else
         snprintf(found, sizeof found, "none that answers, and none is needed (%.300s)", text);
     report(self, "accounting", true, found, NULL);
-    transport_answer_release(&answer);
 }
 
 /* ---- a compute node ---- */
@@ -125,14 +116,10 @@ static bool leave_token(struct checks *self, const char *token)
     static const char script[] = "mkdir -p \"$1\" && printf '%s\\n' \"$2\" > \"$1/" TOKEN_FILE "\"";
     const char *home = site_text(&self->remote->site, SITE_HOME);
     const char *const words[] = {"-c", script, "ckptbench-site", home, token, NULL};
-    const struct remote_call call = {.program = "sh", .words = words, .timeout_ns = REMOTE_QUICK_NS};
     char text[FIELD_BYTES];
-    struct transport_answer answer;
-    transport_answer_init(&answer);
-    bool fine = works(self, &call, &answer, text);
+    bool fine = works(self, "sh", words, NULL, REMOTE_QUICK_NS, text);
     if (!fine)
         report(self, "home", false, text, "the site's home must be a folder of yours: give home=");
-    transport_answer_release(&answer);
     return fine;
 }
 
@@ -181,7 +168,7 @@ static void report_node(struct checks *self, const char *node, const char *json)
 
 /* Runs a job of one node: `program` with its flags, and the command. */
 static bool run_on_node(struct checks *self, const char *program, const char *const *command, size_t command_words,
-                        struct transport_answer *answer, char *text)
+                        char *text)
 {
     const struct site *site = &self->remote->site;
     char partition[256], account[256];
@@ -195,8 +182,7 @@ static bool run_on_node(struct checks *self, const char *program, const char *co
     if (*site_text(site, SITE_ACCOUNT))
         words[count++] = account;
     memcpy(words + count, command, command_words * sizeof *command);
-    const struct remote_call call = {.program = program, .words = words, .timeout_ns = JOB_NS};
-    return works(self, &call, answer, text);
+    return works(self, program, words, NULL, JOB_NS, text);
 }
 
 /* The same on a node without our files: sends programs by sbcast, as for a run. */
@@ -216,9 +202,7 @@ static void check_sent_node(struct checks *self, const char *node)
     const char *folder = known ? site_text(site, SITE_SBCAST) : NODE_FOLDER;
     const char *const command[] = {"sh", "-c", script, "ckptbench-site", site_text(site, SITE_PREFIX), folder};
     char text[FIELD_BYTES], found[FIELD_BYTES];
-    struct transport_answer answer;
-    transport_answer_init(&answer);
-    bool sent = run_on_node(self, "salloc", command, 6, &answer, text);
+    bool sent = run_on_node(self, "salloc", command, 6, text);
     snprintf(found, sizeof found,
              "%.200s is not the same folder on %.60s: programs go to %.100s there by sbcast%s%.60s",
              site_text(site, SITE_HOME), node, folder, sent ? "" : ": ", sent ? "" : text);
@@ -229,22 +213,21 @@ static void check_sent_node(struct checks *self, const char *node)
                 : "sbcast= names a folder that every compute node has; or give home= and prefix= on a file system that "
                   "login and compute nodes share");
     if (sent && known)
-        report_node(self, node, answer.out.data);
-    transport_answer_release(&answer);
+        report_node(self, node, output(self));
 }
 
 static void take_node(struct checks *self, char *said, const char *token)
 {
-    char text[FIELD_BYTES];
-    char *node = strchr(said, '\n'), *json = node ? strchr(node + 1, '\n') : NULL;
+    char text[FIELD_BYTES], node[128];
+    char *name = strchr(said, '\n'), *json = name ? strchr(name + 1, '\n') : NULL;
     if (!json) {
         report(self, "compute node", false, "the job there said nothing", "`srun true` must work there");
         return;
     }
-    *node++ = *json++ = '\0';
-    bool shared = strcmp(said, token) == 0;
-    if (!shared) {
-        check_sent_node(self, node);
+    *name++ = *json++ = '\0';
+    snprintf(node, sizeof node, "%.100s", name);
+    if (strcmp(said, token) != 0) {
+        check_sent_node(self, node); /* its command replaces what was said */
         return;
     }
     snprintf(text, sizeof text, "%.300s is the same folder on %.60s", site_text(&self->remote->site, SITE_HOME), node);
@@ -266,15 +249,12 @@ static void check_node(struct checks *self)
         return;
     snprintf(program, sizeof program, "%.3000s/bin/ckptbench", site_text(site, SITE_PREFIX));
     const char *const command[] = {"sh", "-c", script, "ckptbench-site", site_text(site, SITE_HOME), program};
-    struct transport_answer answer;
-    transport_answer_init(&answer);
     log_info("site %s: waiting for a compute node", site->name);
-    if (run_on_node(self, "srun", command, 6, &answer, text))
-        take_node(self, answer.out.data, token);
+    if (run_on_node(self, "srun", command, 6, text))
+        take_node(self, self->remote->answer.out.data, token);
     else
         report(self, "compute node", false, text,
                "a job of one node must run there: partition= and account= say where, `squeue` there why it waits");
-    transport_answer_release(&answer);
 }
 
 /* The last line that was not printed by srun. */
@@ -295,18 +275,16 @@ static void check_container(struct checks *self)
     char text[FIELD_BYTES], version[32], commit[64];
     const char *command[CONTAINER_MAX_WORDS + 2];
     struct container container;
-    struct transport_answer answer;
     struct cb_err err;
     if (!*given || container_parse(given, &container, &err)) /* already validated when the site file was read */
         return;
     memcpy(command, container.words, container.count * sizeof *command);
     command[container.count] = "ckptbench-worker";
     command[container.count + 1] = "--version";
-    transport_answer_init(&answer);
-    bool fine = run_on_node(self, "srun", command, container.count + 2, &answer, text);
+    bool fine = run_on_node(self, "srun", command, container.count + 2, text);
     if (!fine)
-        last_but_of_srun(answer.errors.data, text);
-    if (fine && remote_parse_version(answer.out.data, version, commit, &err)) {
+        last_but_of_srun(self->remote->answer.errors.data, text);
+    if (fine && remote_parse_version(output(self), version, commit, &err)) {
         snprintf(text, sizeof text, "%.500s", err.message);
         fine = false;
     } else if (fine) {
@@ -316,7 +294,6 @@ static void check_container(struct checks *self)
     report(self, "container", fine, text,
            "container= must start ckptbench-worker of this release on a compute node: `make install` of its sources in "
            "the image puts it there");
-    transport_answer_release(&answer);
 }
 
 /* ---- pairs of nodes ---- */
@@ -329,32 +306,23 @@ static int run_pairs(struct checks *self, uint64_t nodes, char run[64], char *te
     const char *name;
     struct buf settings;
     struct json_value *root = NULL;
-    struct transport_answer answer;
     buf_init(&settings, 1u << 16);
     buf_printf(&settings,
                "workload: suite\nsuite.only: net\nsuite.message_bytes: 8\niterations: 1\nwarmup: 0\nbaseline: false\n"
                "nodes: %" PRIu64 "\nranks_per_node: 1\nstore: \"" STORE_NULL "\"\nlabel.site_check: \"%s\"\n",
                nodes, site->name);
-    if (*site_text(site, SITE_SBCAST))
-        buf_printf(&settings, "slurm.sbcast: \"%s\"\n", site_text(site, SITE_SBCAST));
-    if (*site_text(site, SITE_PARTITION))
-        buf_printf(&settings, "slurm.partition: \"%s\"\n", site_text(site, SITE_PARTITION));
-    if (*site_text(site, SITE_ACCOUNT))
-        buf_printf(&settings, "slurm.account: \"%s\"\n", site_text(site, SITE_ACCOUNT));
-    if (*site_text(site, SITE_LAUNCHER))
-        buf_printf(&settings, "launcher: \"%s\"\n", site_text(site, SITE_LAUNCHER));
-    if (*site_text(site, SITE_CONTAINER))
-        buf_printf(&settings, "container: \"%s\"\n", site_text(site, SITE_CONTAINER));
-    transport_answer_init(&answer);
-    const struct remote_call call = {.words = words, .input = settings.data, .timeout_ns = JOB_NS};
-    bool fine = settings.code == 0 && works(self, &call, &answer, text);
-    if (fine && json_parse(answer.out.data, answer.out.len, &root, NULL) == 0 &&
+    for (size_t i = 0; i < SITE_DEFAULTS; i++) {
+        const char *value = site_text(site, site_defaults[i].key);
+        if (*value)
+            buf_printf(&settings, "%s: \"%s\"\n", site_defaults[i].option, value);
+    }
+    bool fine = settings.code == 0 && works(self, NULL, words, settings.data, JOB_NS, text);
+    if (fine && json_parse(output(self), strlen(output(self)), &root, NULL) == 0 &&
         json_as_text(json_get(json_at(json_get(root, "runs"), 0), "run"), &name))
         snprintf(run, 64, "%s", name);
     else
         fine = false;
     json_value_free(root);
-    transport_answer_release(&answer);
     buf_release(&settings);
     return fine;
 }
@@ -366,12 +334,11 @@ static uint64_t count_pairs(struct checks *self, const char *run)
     uint64_t pairs = 0;
     struct json_value *root = NULL;
     struct cb_err err;
-    char trouble[512];
     snprintf(query, sizeof query, "select count(*) as pairs from fact where run='%.64s' and fact like 'suite.pair.%%'",
              run);
     const char *const words[] = {"sql", "--json", query, NULL};
     const struct remote_call call = {.words = words, .timeout_ns = REMOTE_QUICK_NS};
-    if (remote_ask(self->remote, &call, &root, trouble, &err))
+    if (remote_ask(self->remote, &call, &root, &err))
         return 0;
     if (!json_as_u64(json_get(json_at(root, 0), "pairs"), &pairs))
         pairs = 0;
@@ -396,8 +363,6 @@ static void check_pairs(struct checks *self, uint64_t nodes)
              nodes, pairs, wanted, run);
     report(self, "nodes", pairs == wanted, found, "`ckptbench show RUN --nodes` there says which");
 }
-
-/* ---- all of it ---- */
 
 int site_checks(struct cli *cli, struct remote *remote, uint64_t nodes, bool learns, struct cb_err *err)
 {

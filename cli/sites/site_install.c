@@ -27,12 +27,9 @@ int site_ask_variable(struct remote *remote, const char *name, char *text, size_
 {
     const char *const words[] = {name, NULL};
     const struct remote_call call = {.program = "printenv", .words = words, .timeout_ns = REMOTE_QUICK_NS};
-    struct transport_answer answer;
-    transport_answer_init(&answer);
-    int rc = remote_run(remote, &call, &answer, err);
+    int rc = remote_run(remote, &call, err);
     if (rc == 0)
-        snprintf(text, bytes, "%.*s", (int)strcspn(answer.out.data, "\n"), answer.out.data);
-    transport_answer_release(&answer);
+        snprintf(text, bytes, "%.*s", (int)strcspn(remote->answer.out.data, "\n"), remote->answer.out.data);
     return rc;
 }
 
@@ -80,13 +77,10 @@ static int do_there(struct remote *remote, const char *program, const char *cons
 {
     const struct remote_call call = {.program = program, .words = words, .timeout_ns = timeout_ns};
     char reason[600];
-    struct transport_answer answer;
-    transport_answer_init(&answer);
-    int rc = remote_run(remote, &call, &answer, err);
-    if (rc == 0 && answer.exit_status)
+    int rc = remote_run(remote, &call, err);
+    if (rc == 0 && remote->answer.exit_status)
         rc = cb_fail(err, CB_ERR_SYSTEM, "site %s: %s failed: %s", remote->site.name, what,
-                     remote_reason(&answer, reason, sizeof reason));
-    transport_answer_release(&answer);
+                     remote_reason(remote, reason, sizeof reason));
     return rc;
 }
 
@@ -100,16 +94,13 @@ static int check_tools(struct remote *remote, struct cb_err *err)
     const char *compiler = site_has_image(&remote->site) ? "" : "mpicc";
     const char *const words[] = {"-c", script, "ckptbench-site", compiler, NULL};
     const struct remote_call call = {.program = "sh", .words = words, .timeout_ns = REMOTE_QUICK_NS};
-    struct transport_answer answer;
-    transport_answer_init(&answer);
-    int rc = remote_run(remote, &call, &answer, err);
-    if (rc == 0 && answer.out.len)
+    int rc = remote_run(remote, &call, err);
+    if (rc == 0 && remote->answer.out.len)
         rc = cb_fail(
             err, CB_ERR_UNSUPPORTED,
             "site %s lacks, to build there:%.300s. Name modules that have it (modules='…', mpi=FOLDER), ask its "
             "administrators, or build elsewhere and give prefix=",
-            remote->site.name, answer.out.data);
-    transport_answer_release(&answer);
+            remote->site.name, remote->answer.out.data);
     return rc;
 }
 

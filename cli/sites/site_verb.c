@@ -27,22 +27,6 @@
 
 /* ---- settings ---- */
 
-/* Quoted, so that the site reads the same value: commas and ranges must not be expanded a second time. */
-static void write_quoted(struct buf *out, const char *text)
-{
-    buf_append_char(out, '"');
-    for (; *text; text++) {
-        unsigned char c = (unsigned char)*text;
-        if (c < ' ' || c == 0x7f)
-            buf_printf(out, "\\x%02x", c);
-        else if (c == '"' || c == '\\')
-            buf_printf(out, "\\%c", c);
-        else
-            buf_append_char(out, (char)c);
-    }
-    buf_append_char(out, '"');
-}
-
 static bool has_key(const struct setting_list *list, size_t from, const char *key)
 {
     for (size_t i = from; i < list->count; i++)
@@ -51,40 +35,31 @@ static bool has_key(const struct setting_list *list, size_t from, const char *ke
     return false;
 }
 
-/* Defaults for runs on a site. */
-static const struct {
-    enum site_key key;
-    const char *option;
-    bool of_slurm;
-} site_defaults[] = {{SITE_PARTITION, "slurm.partition", true},
-                     {SITE_ACCOUNT, "slurm.account", true},
-                     {SITE_SBCAST, "slurm.sbcast", true},
-                     {SITE_LAUNCHER, "launcher", false},
-                     {SITE_CONTAINER, "container", false}};
-#define SITE_DEFAULTS (sizeof site_defaults / sizeof *site_defaults)
-
+/* YAML in which values are quoted, so that the site reads the same value: commas and ranges must not be expanded a second
+ * time. */
 static int write_settings(const struct setting_list *list, const struct site *site, struct buf *out, struct cb_err *err)
 {
+    struct json_writer json; /* its texts are YAML, too */
+    json_writer_init(&json, out, 0);
     for (size_t i = 0; i < SITE_DEFAULTS; i++) {
         const char *value = site_text(site, site_defaults[i].key);
         if (!*value || has_key(list, 0, site_defaults[i].option))
             continue;
-        write_quoted(out, site_defaults[i].option);
-        buf_append_text(out, ": ");
-        write_quoted(out, value);
+        buf_printf(out, "%s: ", site_defaults[i].option);
+        json_write_text(&json, value);
         buf_append_char(out, '\n');
     }
     for (size_t i = 0; i < list->count; i++) {
         const struct setting *setting = &list->items[i];
         if (strcmp(setting->key, "zip") != 0 && has_key(list, i + 1, setting->key))
             continue; /* a key given again later replaces the earlier setting; zip accumulates */
-        write_quoted(out, setting->key);
-        buf_append_text(out, ": [");
-        for (size_t k = 0; k < setting->value_count; k++) {
-            buf_append_text(out, k ? ", " : "");
-            write_quoted(out, setting->values[k]);
-        }
-        buf_append_text(out, "]\n");
+        json_write_text(&json, setting->key);
+        buf_append_text(out, ": ");
+        json_write_begin_array(&json);
+        for (size_t k = 0; k < setting->value_count; k++)
+            json_write_text(&json, setting->values[k]);
+        json_write_end_array(&json);
+        buf_append_char(out, '\n');
     }
     return buf_check(out, "the settings", err);
 }
@@ -197,24 +172,21 @@ static int pass(struct cli *cli, const char *site, const char *after, struct cb_
 {
     struct remote remote;
     struct remote_words words = {0};
-    struct transport_answer answer;
     int rc = check_settings(cli, after, err);
     if (rc)
         return rc;
-    transport_answer_init(&answer);
     rc = remote_open(&remote, site, err);
     if (rc == 0)
         rc = remote_words_init(&words, cli, &remote.site, err);
     const struct remote_call call = {
         .words = words.items, .input = words.settings.len ? words.settings.data : NULL, .timeout_ns = REMOTE_LONG_NS};
     if (rc == 0)
-        rc = remote_run(&remote, &call, &answer, err);
+        rc = remote_run(&remote, &call, err);
     if (rc == 0) {
-        buf_append(&cli->out, answer.out.data, answer.out.len);
-        remote_tell(&remote, &answer);
-        cli->exit_code = answer.exit_status;
+        buf_append(&cli->out, remote.answer.out.data, remote.answer.out.len);
+        remote_tell(&remote);
+        cli->exit_code = remote.answer.exit_status;
     }
-    transport_answer_release(&answer);
     remote_words_release(&words);
     remote_release(&remote);
     return rc;
@@ -309,7 +281,6 @@ struct submitting {
 static int ask_once(struct submitting *self, bool *again, struct cb_err *err)
 {
     struct remote *remote;
-    char trouble[512];
     bool was_lost = *again;
     int rc = job_list_site(&self->list, self->site, &remote, err);
     if (rc) {
@@ -318,7 +289,7 @@ static int ask_once(struct submitting *self, bool *again, struct cb_err *err)
     }
     const struct remote_call call = {
         .words = self->words.items, .input = self->words.settings.data, .timeout_ns = REMOTE_LONG_NS};
-    rc = remote_ask(remote, &call, &self->answer, trouble, err);
+    rc = remote_ask(remote, &call, &self->answer, err);
     *again = rc && (remote->lost || (was_lost && rc == CB_ERR_SYSTEM));
     if (rc && remote->lost)
         remote_sites_drop(self->list.sites, self->site);

@@ -4,6 +4,7 @@
 
 #include "cli/cli.h"
 #include "cli/listing.h"
+#include "cli/report/history_reading.h"
 #include "core/alloc.h"
 #include "core/log.h"
 #include "core/units.h"
@@ -69,6 +70,23 @@ static int list_baselines(struct cli *cli, struct history *history, struct cb_er
     return listing_end(&self.list, history_each_baseline(history, add_line, &self, err), err);
 }
 
+static int add_word(struct baseline *baseline, const char *word, struct cb_err *err)
+{
+    if (alloc_grow(&baseline->words, baseline->word_count, sizeof *baseline->words, err))
+        return CB_ERR_MEMORY;
+    baseline->words[baseline->word_count] = strdup(word);
+    return baseline->words[baseline->word_count++] ? 0 : alloc_fail(err, "for a baseline");
+}
+
+/* Takes a run that passed; names the others and leaves them out. */
+static int take_run(void *context, struct run_info *info, struct cb_err *err)
+{
+    if (strcmp(info->outcome, "pass") == 0)
+        return add_word(context, info->run, err);
+    log_info("left out: %s did not pass", info->run);
+    return 0;
+}
+
 /* The words are window=10 and filters. */
 static int fill_window(struct baseline *baseline, const char *const *words, size_t count, struct cb_err *err)
 {
@@ -81,39 +99,9 @@ static int fill_window(struct baseline *baseline, const char *const *words, size
         } else if (!strchr(words[i], '=')) {
             rc = cb_fail(err, CB_ERR_USAGE, "a window takes filters, not the run %s", words[i]);
         } else {
-            baseline->words[baseline->word_count] = strdup(words[i]);
-            rc = baseline->words[baseline->word_count++] ? 0 : alloc_fail(err, "for a baseline");
+            rc = add_word(baseline, words[i], err);
         }
     }
-    return rc;
-}
-
-/* Takes the passed runs among those selected by the words; names the others and leaves them out. */
-static int fill_runs(struct history *history, struct baseline *baseline, const char *const *words, size_t count,
-                     struct cb_err *err)
-{
-    struct run_selection selection;
-    int rc = history_select(history, words, count, &selection, err);
-    if (rc)
-        return rc;
-    free(baseline->words);
-    baseline->words = calloc(selection.count + 1, sizeof *baseline->words);
-    if (!baseline->words)
-        rc = alloc_fail(err, "for a baseline");
-    for (size_t i = 0; i < selection.count && rc == 0; i++) {
-        struct run_info *info;
-        rc = history_load_run(history, selection.runs[i], &info, err);
-        if (rc)
-            break;
-        if (strcmp(info->outcome, "pass") != 0) {
-            log_info("left out: %s did not pass", info->run);
-        } else {
-            baseline->words[baseline->word_count] = strdup(info->run);
-            rc = baseline->words[baseline->word_count++] ? 0 : alloc_fail(err, "for a baseline");
-        }
-        run_info_free(info);
-    }
-    run_selection_release(&selection);
     return rc;
 }
 
@@ -126,11 +114,9 @@ static int set_baseline(struct cli *cli, struct history *history, struct cb_err 
             "window=10 label.kind=nightly`");
     const char *const *words = (const char *const *)cli->words + 2;
     size_t count = cli->word_count - 2;
-    struct baseline baseline = {.words = calloc(count + 1, sizeof(char *))};
+    struct baseline baseline = {0};
     bool window = false;
-    int rc = baseline.words ? 0 : alloc_fail(err, "for a baseline");
-    if (rc)
-        return rc;
+    int rc = 0;
     if (strlen(cli->words[1]) >= sizeof baseline.name)
         rc = cb_fail(err, CB_ERR_USAGE, "the name %s is too long", cli->words[1]);
     if (rc == 0)
@@ -138,7 +124,8 @@ static int set_baseline(struct cli *cli, struct history *history, struct cb_err 
     for (size_t i = 0; i < count && !window; i++)
         window = strncmp(words[i], "window=", 7) == 0;
     if (rc == 0)
-        rc = window ? fill_window(&baseline, words, count, err) : fill_runs(history, &baseline, words, count, err);
+        rc = window ? fill_window(&baseline, words, count, err)
+                    : for_each_run(history, words, count, take_run, &baseline, err);
     if (rc == 0)
         rc = history_set_baseline(history, &baseline, err);
     size_t runs = 0;

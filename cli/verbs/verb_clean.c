@@ -9,6 +9,7 @@
 #include "cli/cli.h"
 #include "cli/listing.h"
 #include "cli/plan/store_location.h"
+#include "cli/report/history_reading.h"
 #include "cli/sites/site_verb.h"
 #include "core/alloc.h"
 #include "core/log.h"
@@ -44,17 +45,6 @@ struct cleaning {
     struct leftover *items;
     size_t count;
 };
-
-static void cleaning_release(struct cleaning *self)
-{
-    for (size_t i = 0; i < self->count; i++) {
-        free(self->items[i].store);
-        free(self->items[i].suffix);
-        experiment_free(self->items[i].experiment);
-    }
-    free(self->items);
-    history_close(self->history);
-}
 
 /* ---- names ---- */
 
@@ -165,18 +155,14 @@ static bool look_at(struct leftover *item)
     return is_there;
 }
 
-static bool has_ended(const struct run_info *info)
+/* Appends the run if it left something. */
+static int take_run(void *context, struct run_info *info, struct cb_err *err)
 {
-    return strcmp(info->state, "done") == 0 || strcmp(info->state, "failed") == 0 ||
-           strcmp(info->state, "cancelled") == 0;
-}
-
-/* Appends the run if it left something; takes ownership of `info`. */
-static int take_run(struct cleaning *self, struct run_info *info, struct cb_err *err)
-{
+    struct cleaning *self = context;
     struct store_uri uri = store_uri_of(experiment_text(info->experiment, OPT_STORE));
     const char *suffix = experiment_text(info->experiment, OPT_SUFFIX);
-    bool ended = has_ended(info);
+    bool ended =
+        strcmp(info->state, "done") == 0 || strcmp(info->state, "failed") == 0 || strcmp(info->state, "cancelled") == 0;
     if ((ended && info->attempt == 0) || !uri.kind->keeps_data || experiment_is(info->experiment, OPT_OPS, "load"))
         return 0;
     if (alloc_grow(&self->items, self->count, sizeof *self->items, err))
@@ -201,22 +187,6 @@ static int take_run(struct cleaning *self, struct run_info *info, struct cb_err 
         self->count--;
     }
     return 0;
-}
-
-static int take_runs(struct cleaning *self, struct cb_err *err)
-{
-    struct run_selection selection = {0};
-    int rc = history_select(self->history, self->cli->words, self->cli->word_count, &selection, err);
-    for (size_t i = 0; rc == 0 && i < selection.count; i++) {
-        struct run_info *info;
-        rc = history_load_run(self->history, selection.runs[i], &info, err);
-        if (rc)
-            break;
-        rc = take_run(self, info, err);
-        run_info_free(info);
-    }
-    run_selection_release(&selection);
-    return rc;
 }
 
 /* ---- removing ---- */
@@ -294,13 +264,6 @@ static bool is_wanted(const struct cleaning *self, const struct leftover *item)
     return item->ended && (self->cli->word_count > 0 || !item->kept);
 }
 
-static bool may_remove(const struct cleaning *self, size_t wanted)
-{
-    char question[64];
-    snprintf(question, sizeof question, "remove the checkpoints of %zu run%s?", wanted, units_plural(wanted));
-    return wanted > 0 && cli_confirms(self->cli, question, "nothing removed: --yes removes");
-}
-
 /* ---- saying ---- */
 
 /* How much removing frees, and how much stays. */
@@ -374,31 +337,25 @@ static int write_list(struct cleaning *self, struct cb_err *err)
 
 /* ---- the verb ---- */
 
-/* Explains how to remove what was kept on purpose. */
-static void say_what_stays(const struct cleaning *self)
-{
-    for (size_t i = 0; i < self->count; i++) {
-        if (!self->items[i].kept)
-            continue;
-        log_info("nothing was removed: `ckptbench clean %s` removes that of one run", self->items[i].run);
-        return;
-    }
-    log_info("nothing was removed");
-}
-
 static int clean(struct cleaning *self, struct cb_err *err)
 {
-    size_t wanted = 0;
-    int rc = take_runs(self, err);
+    char question[64];
+    size_t wanted = 0, kept = 0;
+    int rc = for_each_run(self->history, self->cli->words, self->cli->word_count, take_run, self, err);
     if (rc == 0 && self->count == 0)
         log_info("no run left a checkpoint that is in reach");
     if (rc == 0 && self->count && !self->cli->json)
         rc = write_list(self, err);
     for (size_t i = 0; i < self->count; i++)
         wanted += is_wanted(self, &self->items[i]);
-    if (rc == 0 && self->count > 0 && wanted == 0)
-        say_what_stays(self);
-    bool remove = rc == 0 && may_remove(self, wanted);
+    while (kept < self->count && !self->items[kept].kept)
+        kept++;
+    if (rc == 0 && wanted == 0 && kept < self->count)
+        log_info("nothing was removed: `ckptbench clean %s` removes that of one run", self->items[kept].run);
+    else if (rc == 0 && wanted == 0 && self->count > 0)
+        log_info("nothing was removed");
+    snprintf(question, sizeof question, "remove the checkpoints of %zu run%s?", wanted, units_plural(wanted));
+    bool remove = rc == 0 && wanted > 0 && cli_confirms(self->cli, question, "nothing removed: --yes removes");
     for (size_t i = 0; rc == 0 && remove && i < self->count; i++)
         if (is_wanted(self, &self->items[i]))
             rc = remove_leftover(&self->items[i], err);
@@ -415,7 +372,13 @@ static int run_clean(struct cli *cli, struct cb_err *err)
     int rc = history_open_read_only(NULL, &self.history, err);
     if (rc == 0)
         rc = clean(&self, err);
-    cleaning_release(&self);
+    for (size_t i = 0; i < self.count; i++) {
+        free(self.items[i].store);
+        free(self.items[i].suffix);
+        experiment_free(self.items[i].experiment);
+    }
+    free(self.items);
+    history_close(self.history);
     return rc;
 }
 

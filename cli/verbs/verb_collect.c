@@ -124,16 +124,6 @@ static bool has_attempts(const char *folder)
     return run_folder_last_attempt(folder, &last, NULL) == 0 && last > 0;
 }
 
-/* Whether a controller is working on it: it holds the lock of the folder. */
-static bool is_locked(const char *folder)
-{
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool locked = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) < 0;
-    if (fd >= 0)
-        close(fd);
-    return locked;
-}
-
 /* The files of a plan in the order of their creation, without planned.json, which completes it. */
 static const char *const plan_files[] = {"labels.yaml", "labels.yaml.tmp", "experiment.yaml", "experiment.yaml.tmp",
                                          "planned.json.tmp"};
@@ -189,8 +179,12 @@ static int plan_again(struct collection *self, const char *run, const char *fold
     int rc = history_load_run(self->history, run, &info, err);
     if (rc)
         return rc == CB_ERR_NOT_FOUND ? 0 : rc;
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool is_locked = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) < 0; /* by a controller that works on it */
+    if (fd >= 0)
+        close(fd);
     bool left = strcmp(info->state, "running") == 0 && strcmp(info->site, SITE_LOCAL) == 0 && !has_attempts(folder) &&
-                !is_locked(folder);
+                !is_locked;
     if (left)
         rc = history_set_state(self->history, run, "planned", err);
     if (left && rc == 0)
@@ -234,50 +228,37 @@ static int sync_jobs(struct cli *cli, struct collection *self, struct cb_err *er
     return rc;
 }
 
-/* For a job, Slurm decides whether its agent may still come; silence alone does not. */
-static bool is_unfinished_job(const char *folder, enum job_state *state)
-{
-    struct job_record record;
-    if (job_record_read(folder, &record, NULL))
-        return false;
-    *state = record.state;
-    job_record_release(&record);
-    return !job_state_is_final(*state);
-}
-
-/* An earlier attempt may be sealed and in the history while the run continues. */
-static int keep_unfinished(struct collection *self, const char *run, const char *folder, enum job_state state,
-                           struct cb_err *err)
-{
-    bool ingested;
-    int rc = history_ingest(self->history, folder, &ingested, err);
-    if (rc == 0 || rc == CB_ERR_NOT_FOUND)
-        rc = history_set_state(self->history, run, job_state_name(state), err);
-    if (rc == 0) {
-        self->unsealed++;
-        report(self, run, "unsealed", NULL);
-    }
-    return rc;
-}
-
 /* Collects one folder. A failure is reported and counted; the other folders are still collected. */
 static void collect_folder(struct collection *self, const char *run, const char *folder)
 {
     struct cb_err err;
+    struct job_record record;
     bool ingested = false;
+    int rc;
     if (is_half_planned(self, run, folder)) {
         if (!remove_cut_plan(self, run, folder))
             self->unsealed++;
         return;
     }
-    enum job_state state;
-    if (is_unfinished_job(folder, &state)) {
-        int failed = keep_unfinished(self, run, folder, state, &err);
-        if (failed)
-            count_failed(self, run, failed, err.message);
+    bool is_job = job_record_read(folder, &record, NULL) == 0;
+    enum job_state state = is_job ? record.state : JOB_DONE;
+    if (is_job)
+        job_record_release(&record);
+    if (!job_state_is_final(state)) {
+        /* Slurm decides whether its agent may still come; silence alone does not. An earlier attempt may be sealed and in
+         * the history while the run continues. */
+        rc = history_ingest(self->history, folder, &ingested, &err);
+        if (rc == 0 || rc == CB_ERR_NOT_FOUND)
+            rc = history_set_state(self->history, run, job_state_name(state), &err);
+        if (rc == 0) {
+            self->unsealed++;
+            report(self, run, "unsealed", NULL);
+        } else {
+            count_failed(self, run, rc, err.message);
+        }
         return;
     }
-    int rc = seal_if_dead(self, run, folder, &err);
+    rc = seal_if_dead(self, run, folder, &err);
     if (rc == 0)
         rc = history_ingest(self->history, folder, &ingested, &err);
     if (rc == CB_ERR_NOT_FOUND) {

@@ -346,14 +346,6 @@ static bool is_first_night(struct history *history, const struct sides *sides)
     return true;
 }
 
-static int say_first_night(struct cli *cli, struct sides *sides, struct cb_err *err)
-{
-    const struct sides base = {sides->items, 1};
-    cli->exit_code = CB_EXIT_INCONCLUSIVE;
-    log_info("the baseline %s has no older runs yet: run again, then compare", base.items[0].name);
-    return cli->json ? write_json(cli, &base, NULL, err) : 0;
-}
-
 /* "3%", "3", "0.03%": always percent. */
 static int read_threshold(const struct cli *cli, double *threshold, struct cb_err *err)
 {
@@ -395,10 +387,14 @@ static int run_compare(struct cli *cli, struct cb_err *err)
         return rc;
     rc = by ? sides_split(&sides, history, cli->words[0], by, err)
             : sides_find(&sides, history, cli->words, cli->word_count, err);
-    if (rc == 0 && !by && is_first_night(history, &sides))
-        rc = say_first_night(cli, &sides, err);
-    else if (rc == 0)
+    if (rc == 0 && !by && is_first_night(history, &sides)) {
+        cli->exit_code = CB_EXIT_INCONCLUSIVE;
+        log_info("the baseline %s has no older runs yet: run again, then compare", sides.items[0].name);
+        if (cli->json)
+            rc = write_json(cli, &(const struct sides){sides.items, 1}, NULL, err);
+    } else if (rc == 0) {
         rc = compare_sides(cli, &sides, &options, err);
+    }
     sides_release(&sides);
     history_close(history);
     return rc;

@@ -317,24 +317,17 @@ static int check_store(struct doctor *self, struct cb_err *err)
     return 0;
 }
 
-/* Fails if a history exists but cannot be read. */
-static int open_history(struct cb_err *err)
-{
-    struct history *history = NULL;
-    int rc = history_open_read_only(NULL, &history, err);
-    history_close(history);
-    return rc == CB_ERR_NOT_FOUND ? 0 : rc;
-}
-
 static void check_history(struct doctor *self)
 {
     struct buf home;
     struct cb_err err = {0};
     struct store_location place;
+    struct history *history = NULL;
+    int rc;
     buf_init(&home, PATH_MAX);
     if (home_folder(&home, &err) || store_location_find(home.data, &place, &err)) {
         report(self, "history", MISSING, err.message, "set CKPTBENCH_HOME to a folder of yours");
-    } else if (open_history(&err)) {
+    } else if ((rc = history_open_read_only(NULL, &history, &err)) != 0 && rc != CB_ERR_NOT_FOUND) {
         report(self, "history", MISSING, err.message, "no run can be stored or shown until it can be opened");
     } else {
         char text[4096 + 64];
@@ -343,6 +336,7 @@ static void check_history(struct doctor *self)
         report(self, "history", !place.writable || remote ? MISSING : FOUND, text,
                "SQLite needs a local file system that is writable: set CKPTBENCH_HOME");
     }
+    history_close(history);
     buf_release(&home);
 }
 

@@ -25,24 +25,19 @@ struct point {
 };
 
 struct series {
+    enum operation op; /* OP_COUNT: any */
+    enum metric_id metric;
     struct point *points; /* ordered by experiment, then oldest first */
     size_t count;
 };
 
-static void series_release(struct series *self)
-{
-    for (size_t i = 0; i < self->count; i++)
-        experiment_free(self->points[i].experiment);
-    free(self->points);
-}
-
 /* Appends the run if it passed and has the metric. */
-static int take_run(struct series *self, struct run_info *run, enum operation op, enum metric_id metric,
-                    struct cb_err *err)
+static int take_run(void *context, struct run_info *run, struct cb_err *err)
 {
+    struct series *self = context;
     const struct run_metric *found = NULL;
     for (size_t k = 0; k < run->metric_count && !found; k++)
-        if (run->metrics[k].metric == metric && (op == OP_COUNT || run->metrics[k].op == op) &&
+        if (run->metrics[k].metric == self->metric && (self->op == OP_COUNT || run->metrics[k].op == self->op) &&
             isfinite(run->metrics[k].summary.median))
             found = &run->metrics[k];
     if (!found || strcmp(run->outcome, "pass") != 0)
@@ -171,13 +166,13 @@ static int write_series(struct cli *cli, const struct point *points, size_t coun
     return cli_end_table(cli, &table, err);
 }
 
-static int write_json(struct cli *cli, const struct series *series, enum metric_id metric, struct cb_err *err)
+static int write_json(struct cli *cli, const struct series *series, struct cb_err *err)
 {
     struct json_writer json;
     json_writer_init(&json, &cli->out, 0);
     json_write_begin_object(&json);
-    json_member_text(&json, "metric", metric_row(metric)->name);
-    json_member_text(&json, "unit", metric_row(metric)->unit);
+    json_member_text(&json, "metric", metric_row(series->metric)->name);
+    json_member_text(&json, "unit", metric_row(series->metric)->unit);
     json_member_array(&json, "points");
     for (size_t i = 0; i < series->count; i++) {
         const struct point *point = &series->points[i];
@@ -194,7 +189,7 @@ static int write_json(struct cli *cli, const struct series *series, enum metric_
     return cli_end_json(cli, &json, err);
 }
 
-static int write_lines(struct cli *cli, const struct series *series, enum metric_id metric, struct cb_err *err)
+static int write_lines(struct cli *cli, const struct series *series, struct cb_err *err)
 {
     struct sweep_axes varied = {0}; /* the keys in which the lines' experiments differ; they name the lines */
     const struct experiment **experiments = calloc(series->count + 1, sizeof *experiments);
@@ -205,14 +200,14 @@ static int write_lines(struct cli *cli, const struct series *series, enum metric
         rc = sweep_axes_find(&varied, experiments, series->count, true, err);
     free(experiments);
     if (series->count == 0)
-        log_info("no run that passed and matches has %s", metric_row(metric)->name);
+        log_info("no run that passed and matches has %s", metric_row(series->metric)->name);
     for (size_t start = 0, end; start < series->count && rc == 0; start = end) {
         for (end = start + 1; end < series->count; end++)
             if (strcmp(series->points[end].hash, series->points[start].hash) != 0)
                 break;
         if (start)
             buf_append_char(&cli->out, '\n');
-        rc = write_series(cli, series->points + start, end - start, metric, &varied, err);
+        rc = write_series(cli, series->points + start, end - start, series->metric, &varied, err);
     }
     sweep_axes_release(&varied);
     return rc;
@@ -221,32 +216,22 @@ static int write_lines(struct cli *cli, const struct series *series, enum metric
 static int run_history(struct cli *cli, struct cb_err *err)
 {
     struct history *history;
-    struct run_selection selection = {0};
     struct series series = {0};
-    enum operation op;
-    enum metric_id metric;
     if (cli->word_count == 0)
         return cb_fail(err, CB_ERR_USAGE,
                        "history takes a metric and filters, as `ckptbench history save_s since=30d`");
-    int rc = parse_metric(cli->words[0], &op, &metric, err);
+    int rc = parse_metric(cli->words[0], &series.op, &series.metric, err);
     if (rc == 0)
         rc = history_open_read_only(NULL, &history, err);
     if (rc)
         return rc;
-    rc = history_select(history, cli->words + 1, cli->word_count - 1, &selection, err);
-    for (size_t i = 0; i < selection.count && rc == 0; i++) {
-        struct run_info *run;
-        rc = history_load_run(history, selection.runs[i], &run, err);
-        if (rc)
-            break;
-        rc = take_run(&series, run, op, metric, err);
-        run_info_free(run);
-    }
+    rc = for_each_run(history, cli->words + 1, cli->word_count - 1, take_run, &series, err);
     sort_points(&series);
     if (rc == 0)
-        rc = cli->json ? write_json(cli, &series, metric, err) : write_lines(cli, &series, metric, err);
-    series_release(&series);
-    run_selection_release(&selection);
+        rc = cli->json ? write_json(cli, &series, err) : write_lines(cli, &series, err);
+    for (size_t i = 0; i < series.count; i++)
+        experiment_free(series.points[i].experiment);
+    free(series.points);
     history_close(history);
     return rc;
 }

@@ -1,4 +1,5 @@
 /* ckptbench man: prints ckptbench(1) in roff, generated from the tables of verbs, options and metrics. */
+#include <stdio.h>
 #include <string.h>
 
 #include "cli/cli.h"
@@ -36,12 +37,15 @@ static void append_roff(struct buf *out, const char *text)
     }
 }
 
-static void write_item(struct buf *out, const char *term, const char *rest, const char *text)
+/* A term in bold, the rest of its line, and its text; a value of a flag is in italics. */
+static void write_item(struct buf *out, const char *term, const char *rest, bool is_value, const char *text)
 {
     buf_append_text(out, ".TP\n\\fB");
     append_roff(out, term);
     buf_append_text(out, "\\fR");
-    if (rest && *rest) {
+    if (rest && is_value) {
+        buf_printf(out, " \\fI%s\\fR", rest);
+    } else if (rest) {
         buf_append_text(out, " ");
         append_roff(out, rest);
     }
@@ -52,15 +56,10 @@ static void write_item(struct buf *out, const char *term, const char *rest, cons
 
 static void write_flags(struct buf *out, const struct verb_flag *flags, size_t count)
 {
+    char term[64];
     for (size_t i = 0; i < count; i++) {
-        buf_printf(out, ".TP\n\\fB%s", flags[i].name[1] ? "\\-\\-" : "\\-");
-        append_roff(out, flags[i].name);
-        buf_append_text(out, "\\fR");
-        if (flags[i].value)
-            buf_printf(out, " \\fI%s\\fR", flags[i].value);
-        buf_append_text(out, "\n");
-        append_roff(out, flags[i].help);
-        buf_append_text(out, "\n");
+        snprintf(term, sizeof term, "%s%s", flags[i].name[1] ? "--" : "-", flags[i].name);
+        write_item(out, term, flags[i].value, true, flags[i].help);
     }
 }
 
@@ -103,7 +102,7 @@ static void write_options(struct buf *out)
         buf_init(&rest, 1024);
         buf_printf(&rest, "(%s%s%s; default %s; %s)", option_type_name(row->type), *row->choices ? ": " : "",
                    row->choices, *row->fallback ? row->fallback : "empty", option_class_name(row->class));
-        write_item(out, row->name, rest.data, row->help);
+        write_item(out, row->name, rest.data, false, row->help);
         buf_release(&rest);
     }
 }
@@ -116,7 +115,7 @@ static void write_metrics(struct buf *out)
         struct buf rest;
         buf_init(&rest, 256);
         buf_printf(&rest, "[%s]", row->unit);
-        write_item(out, row->name, rest.data, row->meaning);
+        write_item(out, row->name, rest.data, false, row->meaning);
         buf_release(&rest);
     }
 }
@@ -124,10 +123,11 @@ static void write_metrics(struct buf *out)
 static void write_files_and_codes(struct buf *out)
 {
     buf_append_text(out, ".SH ENVIRONMENT\n");
-    write_item(out, "CKPTBENCH_HOME", "",
+    write_item(out, "CKPTBENCH_HOME", NULL, false,
                "where runs and history.db are kept; else $XDG_DATA_HOME/ckptbench, else ~/.local/share/ckptbench");
-    write_item(out, "CKPTBENCH_PYTHON", "", "the Python with PyTorch that engine=torch-dcp runs; else python3");
-    write_item(out, "NO_COLOR", "", "no colours");
+    write_item(out, "CKPTBENCH_PYTHON", NULL, false,
+               "the Python with PyTorch that engine=torch-dcp runs; else python3");
+    write_item(out, "NO_COLOR", NULL, false, "no colours");
     buf_append_text(out, ".SH EXIT STATUS\n");
     static const char *const codes[][2] = {{"0", "pass"},
                                            {"1", "a failure of this program"},
@@ -137,7 +137,7 @@ static void write_files_and_codes(struct buf *out)
                                            {"5", "a regression"},
                                            {"6", "inconclusive"}};
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
-        write_item(out, codes[i][0], "", codes[i][1]);
+        write_item(out, codes[i][0], NULL, false, codes[i][1]);
 }
 
 static int run_man(struct cli *cli, struct cb_err *err)

@@ -30,15 +30,6 @@ struct cleaning {
     size_t count, younger, aborted;
 };
 
-static void cleaning_release(struct cleaning *self)
-{
-    for (size_t i = 0; i < self->count; i++) {
-        free(self->uploads[i].key);
-        free(self->uploads[i].id);
-    }
-    free(self->uploads);
-}
-
 /* An upload of unknown age counts as infinitely old. */
 static uint64_t age_ns(const struct cleaning *self, uint64_t begun_ns)
 {
@@ -100,15 +91,6 @@ static int write_list(const struct cleaning *self, struct cb_err *err)
     return listing_end(&list, 0, err);
 }
 
-/* Without --yes, asks for confirmation on a terminal. */
-static bool may_abort(const struct cleaning *self)
-{
-    char question[96];
-    snprintf(question, sizeof question, "abort %s %zu? What was uploaded of %s is lost.",
-             self->count == 1 ? "this" : "these", self->count, self->count == 1 ? "it" : "them");
-    return cli_confirms(self->cli, question, "nothing was aborted: --yes does it");
-}
-
 static int abort_all(struct cleaning *self, struct s3_client *client, struct cb_err *err)
 {
     for (size_t i = 0; i < self->count; i++) {
@@ -126,7 +108,7 @@ static int abort_all(struct cleaning *self, struct s3_client *client, struct cb_
 static int clean(struct cleaning *self, struct s3_client *client, struct cb_err *err)
 {
     struct cli *cli = self->cli;
-    char older[32];
+    char older[32], question[96];
     int rc = s3_client_list_uploads(client, "", collect, self, err);
     if (rc)
         return rc;
@@ -139,7 +121,9 @@ static int clean(struct cleaning *self, struct s3_client *client, struct cb_err 
         rc = cli_flush(cli, err);
     if (rc == 0 && self->younger > 0)
         log_info("%zu younger than %s, perhaps of a job that runs, left alone", self->younger, older);
-    if (rc == 0 && self->count > 0 && may_abort(self))
+    snprintf(question, sizeof question, "abort %s %zu? What was uploaded of %s is lost.",
+             self->count == 1 ? "this" : "these", self->count, self->count == 1 ? "it" : "them");
+    if (rc == 0 && self->count > 0 && cli_confirms(cli, question, "nothing was aborted: --yes does it"))
         rc = abort_all(self, client, err);
     if (rc)
         return rc;
@@ -192,7 +176,11 @@ static int run_s3(struct cli *cli, struct cb_err *err)
     if (rc == 0)
         rc = clean(&cleaning, client, err);
     s3_client_free(client);
-    cleaning_release(&cleaning);
+    for (size_t i = 0; i < cleaning.count; i++) {
+        free(cleaning.uploads[i].key);
+        free(cleaning.uploads[i].id);
+    }
+    free(cleaning.uploads);
     return rc;
 }
 

@@ -80,34 +80,6 @@ static void json_cell(struct json_writer *json, const struct query_cell *cell)
     }
 }
 
-static int check_columns(size_t count, struct cb_err *err)
-{
-    if (count > TABLE_MAX_COLUMNS)
-        return cb_fail(err, CB_ERR_USAGE, "%zu columns are more than %d: name those you need, or use --csv", count,
-                       TABLE_MAX_COLUMNS);
-    return 0;
-}
-
-static int json_row(void *context, bool is_header, const struct query_cell *cells, size_t count, struct cb_err *err)
-{
-    struct answer *self = context;
-    int rc = check_columns(count, err);
-    if (rc)
-        return rc;
-    if (is_header) {
-        for (size_t i = 0; i < count; i++)
-            strncpy(self->names[i], cells[i].text, sizeof self->names[i] - 1);
-        return 0;
-    }
-    json_write_begin_object(&self->json);
-    for (size_t i = 0; i < count; i++) {
-        json_write_key(&self->json, self->names[i]);
-        json_cell(&self->json, &cells[i]);
-    }
-    json_write_end_object(&self->json);
-    return 0;
-}
-
 static void add_cell(struct table *table, enum table_style style, const struct query_cell *cell)
 {
     if (cell->type == CELL_INTEGER)
@@ -122,22 +94,34 @@ static void add_cell(struct table *table, enum table_style style, const struct q
         table_add(table, TABLE_DIM, NULL);
 }
 
-static int table_row(void *context, bool is_header, const struct query_cell *cells, size_t count, struct cb_err *err)
+static int add_row(void *context, bool is_header, const struct query_cell *cells, size_t count, struct cb_err *err)
 {
     struct answer *self = context;
+    bool json = self->cli->json;
     char alignment[TABLE_MAX_COLUMNS + 1] = "";
-    int rc = check_columns(count, err);
-    if (rc)
-        return rc;
-    if (is_header) {
+    if (count > TABLE_MAX_COLUMNS)
+        return cb_fail(err, CB_ERR_USAGE, "%zu columns are more than %d: name those you need, or use --csv", count,
+                       TABLE_MAX_COLUMNS);
+    if (json && !is_header)
+        json_write_begin_object(&self->json);
+    if (!json && is_header) {
         memset(alignment, 'l', count);
         table_init(&self->table, alignment);
     }
     for (size_t i = 0; i < count; i++) {
-        if (!is_header && (cells[i].type == CELL_INTEGER || cells[i].type == CELL_REAL))
-            self->table.right[i] = true;
-        add_cell(&self->table, is_header ? TABLE_BOLD : TABLE_PLAIN, &cells[i]);
+        bool is_number = cells[i].type == CELL_INTEGER || cells[i].type == CELL_REAL;
+        if (json && is_header) {
+            strncpy(self->names[i], cells[i].text, sizeof self->names[i] - 1);
+        } else if (json) {
+            json_write_key(&self->json, self->names[i]);
+            json_cell(&self->json, &cells[i]);
+        } else {
+            self->table.right[i] |= is_number && !is_header;
+            add_cell(&self->table, is_header ? TABLE_BOLD : TABLE_PLAIN, &cells[i]);
+        }
     }
+    if (json && !is_header)
+        json_write_end_object(&self->json);
     return 0;
 }
 
@@ -145,24 +129,21 @@ static int run_sql(struct cli *cli, struct cb_err *err)
 {
     struct history *history;
     struct answer answer = {.cli = cli};
+    bool csv = cli_has_flag(cli, "csv");
     if (cli->word_count != 1)
         return cb_fail(err, CB_ERR_USAGE, "sql takes one SELECT in quotes, as `ckptbench sql 'select run from run'`");
     int rc = history_open_read_only(NULL, &history, err);
     if (rc)
         return rc;
-    if (cli_has_flag(cli, "csv")) {
-        rc = history_query(history, cli->words[0], csv_row, &answer, err);
-    } else if (cli->json) {
-        json_writer_init(&answer.json, &cli->out, 0);
+    table_init(&answer.table, "l");
+    json_writer_init(&answer.json, &cli->out, 0);
+    if (cli->json && !csv)
         json_write_begin_array(&answer.json);
-        rc = history_query(history, cli->words[0], json_row, &answer, err);
-        rc = rc ? rc : cli_end_json(cli, &answer.json, err);
-    } else {
-        table_init(&answer.table, "l");
-        rc = history_query(history, cli->words[0], table_row, &answer, err);
-        rc = rc ? rc : table_write(&answer.table, 0, cli->colour, &cli->out, err);
-        table_release(&answer.table);
-    }
+    rc = history_query(history, cli->words[0], csv ? csv_row : add_row, &answer, err);
+    if (rc == 0 && !csv)
+        rc = cli->json ? cli_end_json(cli, &answer.json, err)
+                       : table_write(&answer.table, 0, cli->colour, &cli->out, err);
+    table_release(&answer.table);
     history_close(history);
     return rc;
 }

@@ -72,7 +72,10 @@ static int send_warm(struct session *self, size_t index, size_t *sent, struct cb
         log_info("pool %s has no nodes that are up yet: its runs go to the queue as any other", pool->pool.name);
     if (rc == 0)
         rc = pool_note_run(pool->folder, member->id, err);
-    return rc ? rc : submission_send_planned(&self->submission, member, 1, false, NULL, sent, err);
+    if (rc == 0)
+        rc = submission_send_planned(&self->submission, member, 1, false, NULL, sent, err);
+    self->submission.node_list = NULL;
+    return rc;
 }
 
 /* The number of consecutive members with the same request, at most the size of an array. Members in between are not

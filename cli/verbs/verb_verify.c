@@ -1,11 +1,11 @@
 /* ckptbench verify: checks that a stored checkpoint is complete and correct. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/stored/verify.h"
 #include "cli/cli.h"
 #include "cli/plan/checkpoint_arg.h"
+#include "core/alloc.h"
 #include "core/json.h"
 #include "core/units.h"
 
@@ -33,12 +33,10 @@ static bool is_counted(struct answer *self, const struct verify_problem *problem
             return true;
         }
     }
-    struct short_file *files = realloc(self->files, (self->file_count + 1) * sizeof *files);
-    if (!files)
+    if (alloc_grow(&self->files, self->file_count, sizeof *self->files, NULL))
         return false;
-    self->files = files;
-    files[self->file_count] = (struct short_file){.name = strdup(problem->file)};
-    self->file_count += files[self->file_count].name != NULL;
+    self->files[self->file_count] = (struct short_file){.name = strdup(problem->file)};
+    self->file_count += self->files[self->file_count].name != NULL;
     return false;
 }
 
