@@ -309,11 +309,6 @@ int pool_stop(struct slurm_client *client, struct pool_entry *entry, struct cb_e
 
 /* ---- the table ---- */
 
-static bool is_shown(const struct pool_entry *entry)
-{
-    return entry->verdict.state != POOL_ENDED || !entry->has_end || entry->end.at_wall_ns + SHOWN_NS > clock_wall_ns();
-}
-
 static void member_text(struct json_writer *json, const char *key, const char *text)
 {
     json_member_text(json, key, *text ? text : NULL);
@@ -374,13 +369,14 @@ int pool_list_write(struct cli *cli, const struct pool_list *self, struct cb_err
     if (self->count == 0)
         list.if_empty = "no pools; `ckptbench warm start POOL nodes=2 for=2h` makes one";
     for (size_t i = 0; i < self->count; i++) {
-        if (!is_shown(&self->items[i]))
+        const struct pool_entry *entry = &self->items[i];
+        if (entry->verdict.state == POOL_ENDED && entry->has_end && entry->end.at_wall_ns + SHOWN_NS <= clock_wall_ns())
             continue;
         listing_begin_row(&list);
         if (cli->json)
-            write_json_members(&list.json, &self->items[i]);
+            write_json_members(&list.json, entry);
         else
-            add_cells(&list.table, &self->items[i]);
+            add_cells(&list.table, entry);
         listing_end_row(&list);
     }
     return listing_end(&list, 0, err);

@@ -234,9 +234,8 @@ static int take_line(struct history *history, const struct remote *remote, const
     return rc ? cb_context(err, "taking in run %s of site %s", run, remote->site.name) : 0;
 }
 
-/* Adds the runs that `list` names with these words. */
-static int take_listed(struct remote *remote, struct history *history, const char *const *words, size_t count,
-                       struct cb_err *err)
+int remote_runs_take_listed(struct remote *remote, struct history *history, const char *const *words, size_t count,
+                            struct cb_err *err)
 {
     struct json_value *lines = NULL;
     struct file_batch batch = {0};
@@ -254,11 +253,6 @@ static int take_listed(struct remote *remote, struct history *history, const cha
     }
     json_value_free(lines);
     return rc;
-}
-
-int remote_runs_take_named(struct remote *remote, struct history *history, const char *name, struct cb_err *err)
-{
-    return take_listed(remote, history, &name, 1, err);
 }
 
 int remote_runs_take(struct remote *remote, struct history *history, const char *const *words, size_t count,
@@ -279,7 +273,7 @@ int remote_runs_take(struct remote *remote, struct history *history, const char 
             words_add(&unknown, run, true);
     }
     if (rc == 0 && unknown.count)
-        rc = take_listed(remote, history, unknown.items, unknown.count, err);
+        rc = remote_runs_take_listed(remote, history, unknown.items, unknown.count, err);
     words_release(&unknown);
     json_value_free(lines);
     return rc;

@@ -28,9 +28,9 @@ void remote_sites_release(struct remote_sites *self);
 int remote_runs_take(struct remote *remote, struct history *history, const char *const *words, size_t count,
                      struct cb_err *err) CB_MUST_CHECK;
 
-/* The same for a run or sweep that was just created there. */
-int remote_runs_take_named(struct remote *remote, struct history *history, const char *name,
-                           struct cb_err *err) CB_MUST_CHECK;
+/* Adds the runs that `list` names there with these words: a run or sweep that was just created. */
+int remote_runs_take_listed(struct remote *remote, struct history *history, const char *const *words, size_t count,
+                            struct cb_err *err) CB_MUST_CHECK;
 
 /* Updates entries of a list that are unfinished runs of the site with the site's answer; fetches, checks and ingests
  * those that have ended. */

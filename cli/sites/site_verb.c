@@ -168,7 +168,7 @@ static int check_settings(struct cli *cli, const char *after, struct cb_err *err
     return rc;
 }
 
-static int pass(struct cli *cli, const char *site, const char *after, struct cb_err *err)
+int remote_pass(struct cli *cli, const char *site, const char *after, struct cb_err *err)
 {
     struct remote remote;
     struct remote_words words = {0};
@@ -190,11 +190,6 @@ static int pass(struct cli *cli, const char *site, const char *after, struct cb_
     remote_words_release(&words);
     remote_release(&remote);
     return rc;
-}
-
-int remote_pass(struct cli *cli, const char *site, struct cb_err *err)
-{
-    return pass(cli, site, NULL, err);
 }
 
 /* ---- what was asked, in case we end before the answer ---- */
@@ -243,7 +238,7 @@ static int take_asked(struct job_list *list, const char *id, struct cb_err *err)
         rc = job_list_site(list, site.data, &remote, err);
     }
     if (rc == 0)
-        rc = remote_runs_take_named(remote, list->history, id, err);
+        rc = remote_runs_take_listed(remote, list->history, &id, 1, err);
     bool old = stat(path, &status) == 0 && (uint64_t)status.st_mtim.tv_sec + FORGET_S < clock_wall_ns() / NS_PER_S;
     if (rc == 0 || (rc == CB_ERR_USAGE && old))
         forget_asked(list->history, id);
@@ -320,14 +315,14 @@ static int take_sent(struct submitting *self, struct cb_err *err)
 {
     struct remote *remote;
     const struct json_value *runs = json_get(self->answer, "runs");
-    const char *run, *job;
+    const char *run, *job, *const words[] = {self->id};
     int rc = job_list_site(&self->list, self->site, &remote, err);
     if (rc == 0)
-        rc = remote_runs_take_named(remote, self->list.history, self->id, err);
+        rc = remote_runs_take_listed(remote, self->list.history, words, 1, err);
     if (rc)
         return cb_context(err, "%s is submitted; `ckptbench status` takes it in", self->id);
     forget_asked(self->list.history, self->id);
-    rc = job_list_add(&self->list, (const char *const[]){self->id}, 1, err);
+    rc = job_list_add(&self->list, words, 1, err);
     for (size_t i = 0; rc == 0 && i < json_count(runs); i++) {
         if (!json_as_text(json_get(json_at(runs, i), "run"), &run) ||
             !json_as_text(json_get(json_at(runs, i), "job"), &job))
@@ -417,7 +412,7 @@ int remote_submit(struct cli *cli, const char *site, struct cb_err *err)
     struct submitting self = {.cli = cli, .site = site};
     const char *after = cli_flag_value(cli, "after");
     if (cli_has_flag(cli, "dry-run"))
-        return pass(cli, site, after, err);
+        return remote_pass(cli, site, after, err);
     int rc = check_settings(cli, after, err);
     if (rc)
         return rc;

@@ -368,7 +368,7 @@ static int run_clean(struct cli *cli, struct cb_err *err)
 {
     struct cleaning self = {.cli = cli};
     if (cli_flag_value(cli, "site"))
-        return remote_pass(cli, cli_flag_value(cli, "site"), err);
+        return remote_pass(cli, cli_flag_value(cli, "site"), NULL, err);
     int rc = history_open_read_only(NULL, &self.history, err);
     if (rc == 0)
         rc = clean(&self, err);

@@ -110,18 +110,6 @@ static void value_range(const struct point *points, size_t count, double *least,
     }
 }
 
-static void append_sparkline(struct buf *out, const struct point *points, size_t count)
-{
-    static const char *const bars[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
-    size_t start = count > SPARKLINE_WIDTH ? count - SPARKLINE_WIDTH : 0;
-    double low, high;
-    value_range(points + start, count - start, &low, &high);
-    for (size_t i = start; i < count; i++) {
-        double height = high > low ? (points[i].value - low) / (high - low) * 7 : 3;
-        buf_append_text(out, bars[(size_t)(height + 0.5)]);
-    }
-}
-
 /* "save_s of io.depth=4", or the model if there is only one line. An experiment of another release may have another
  * hash although no key differs. */
 static void write_name(struct buf *out, const struct point *point, const struct sweep_axes *varied,
@@ -141,6 +129,8 @@ static void write_name(struct buf *out, const struct point *point, const struct 
 static int write_series(struct cli *cli, const struct point *points, size_t count, enum metric_id metric,
                         const struct sweep_axes *varied, struct cb_err *err)
 {
+    static const char *const bars[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+    size_t start = count > SPARKLINE_WIDTH ? count - SPARKLINE_WIDTH : 0;
     struct table table;
     char text[32], date[21], low[32], high[32];
     double least, most;
@@ -148,7 +138,11 @@ static int write_series(struct cli *cli, const struct point *points, size_t coun
     write_name(&cli->out, &points[0], varied, metric);
     buf_printf(&cli->out, ", %zu run%s, %s to %s\n", count, units_plural(count), figure_text(metric, least, low),
                figure_text(metric, most, high));
-    append_sparkline(&cli->out, points, count);
+    value_range(points + start, count - start, &least, &most);
+    for (size_t i = start; i < count; i++) {
+        double height = most > least ? (points[i].value - least) / (most - least) * 7 : 3;
+        buf_append_text(&cli->out, bars[(size_t)(height + 0.5)]);
+    }
     buf_append_char(&cli->out, '\n');
     table_init(&table, "llrrrr");
     table_add_headings(&table, (const char *const[]){"STARTED", "RUN", "MEDIAN", "MIN", "MAX", "CHANGE"});

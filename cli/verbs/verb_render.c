@@ -79,7 +79,7 @@ static int run_render(struct cli *cli, struct cb_err *err)
     struct run_plan run_plan;
     struct submission submission = {0};
     if (cli_flag_value(cli, "site"))
-        return remote_pass(cli, cli_flag_value(cli, "site"), err);
+        return remote_pass(cli, cli_flag_value(cli, "site"), NULL, err);
     int rc = run_plan_expand(&run_plan, &cli->settings, true, err);
     if (rc == 0 && run_plan.sweep.count > 1 && experiment_bool(run_plan.members[0].experiment, OPT_SLURM_ONE_JOB))
         rc = cb_fail(err, CB_ERR_USAGE,

@@ -40,19 +40,6 @@ static bool is_counted(struct answer *self, const struct verify_problem *problem
     return false;
 }
 
-static void write_counted(struct answer *self)
-{
-    for (size_t i = 0; i < self->file_count; i++) {
-        struct short_file *file = &self->files[i];
-        if (file->more > 0)
-            buf_printf(&self->cli->out, "%-10s %s: %llu more item%s beyond its end; --all names each\n",
-                       verify_problem_name(VERIFY_SHORT), file->name, (unsigned long long)file->more,
-                       units_plural(file->more));
-        free(file->name);
-    }
-    free(self->files);
-}
-
 static void report(void *context, const struct verify_problem *problem)
 {
     struct answer *self = context;
@@ -152,7 +139,15 @@ static int verify_path(struct cli *cli, const char *path, const uint64_t *seed, 
     }
     struct verify_job job = {.place = source.path, .file = source.file, .seed = seed, .threads = cli_cores()};
     rc = verify_checkpoint(&job, report, &answer, &result, err);
-    write_counted(&answer);
+    for (size_t i = 0; i < answer.file_count; i++) {
+        const struct short_file *file = &answer.files[i];
+        if (file->more > 0)
+            buf_printf(&cli->out, "%-10s %s: %llu more item%s beyond its end; --all names each\n",
+                       verify_problem_name(VERIFY_SHORT), file->name, (unsigned long long)file->more,
+                       units_plural(file->more));
+        free(file->name);
+    }
+    free(answer.files);
     checkpoint_arg_release(&source);
     if (rc)
         return rc;

@@ -296,7 +296,7 @@ static int run_warm(struct cli *cli, struct cb_err *err)
     struct transport *transport = NULL;
     const char *word = cli->word_count ? cli->words[0] : "";
     if (cli_flag_value(cli, "site"))
-        return remote_pass(cli, cli_flag_value(cli, "site"), err);
+        return remote_pass(cli, cli_flag_value(cli, "site"), NULL, err);
     int rc = transport_local_open(&transport, err);
     struct slurm_client client = {.transport = transport};
     if (rc)
