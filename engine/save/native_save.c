@@ -36,27 +36,25 @@ static int write_failed(void *context, const struct io_request *request, const c
 
 /* --- the order of things --- */
 
-static int remove_if_there(struct store *store, const char *path, uint32_t copy, const char *file, bool *removed,
-                           struct cb_err *err)
+static int remove_if_there(struct store *store, const char *path, uint32_t copy, const char *file, struct cb_err *err)
 {
     char name[PATH_MAX];
     int rc = native_copy_name(path, copy, file, name, err);
     if (!rc)
         rc = store_remove(store, name, err);
-    *removed = rc == 0;
     return rc == CB_ERR_NOT_FOUND ? 0 : rc;
 }
 
+/* The folder is synced even if there is no marker: who removed it may have been killed before the sync. */
 static int remove_marker(struct native_operation *operation, struct cb_err *err)
 {
     struct store *store = operation->lane->store;
-    bool removed = false, any = false;
     int rc = 0;
-    for (size_t i = 0; format_marker_at(i) && !rc; i++) { /* of every format: earlier runs may have used another */
-        rc = remove_if_there(store, operation->path, 0, format_marker_at(i), &removed, err);
-        any |= removed;
-    }
-    return rc || !any ? rc : store_sync_folder(store, operation->path, err);
+    for (size_t i = 0; format_marker_at(i) && !rc; i++) /* of every format: earlier runs may have used another */
+        rc = remove_if_there(store, operation->path, 0, format_marker_at(i), err);
+    if (!rc)
+        rc = store_sync_folder(store, operation->path, err);
+    return rc == CB_ERR_NOT_FOUND ? 0 : rc; /* there is no folder yet */
 }
 
 static int refuse_marker(struct native_operation *operation, struct cb_err *err)
@@ -82,12 +80,10 @@ static int remove_own_files(struct native_operation *operation, struct cb_err *e
     const struct native_engine *engine = operation->engine;
     const struct plan *plan = engine->save->plan;
     int rc = 0;
-    for (size_t i = 0; i < plan->file_count && !rc; i++) {
-        bool removed;
+    for (size_t i = 0; i < plan->file_count && !rc; i++)
         for (uint32_t copy = 0; copy < engine->setup.config.copies && plan->files[i].rank == engine->rank && !rc;
              copy++)
-            rc = remove_if_there(operation->lane->store, operation->path, copy, plan->files[i].name, &removed, err);
-    }
+            rc = remove_if_there(operation->lane->store, operation->path, copy, plan->files[i].name, err);
     return rc;
 }
 

@@ -57,18 +57,15 @@ static void remove_folders(struct store *store, const struct name_list *names, c
     }
 }
 
-/* Removes commit markers first and durably, so that a crash leaves no valid checkpoint. */
+/* Removes commit markers first and durably, so that a crash leaves no valid checkpoint. The folder is synced even if it
+ * has no marker: who removed that may have been killed before the sync. */
 static int remove_files(struct store *store, const char *folder, const struct name_list *names, struct cb_err *err)
 {
-    bool markers = false;
     int rc = 0;
-    for (size_t i = 0; i < names->count && !rc; i++) {
-        if (!format_is_marker(names->names[i]))
-            continue;
-        markers = true;
-        rc = store_remove(store, names->names[i], err);
-    }
-    if (markers && !rc)
+    for (size_t i = 0; i < names->count && !rc; i++)
+        if (format_is_marker(names->names[i]))
+            rc = store_remove(store, names->names[i], err);
+    if (names->count > 0 && !rc)
         rc = store_sync_folder(store, folder, err);
     if (rc)
         return rc;
