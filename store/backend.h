@@ -19,6 +19,14 @@
 
 struct backend_ops;
 
+/* Follows what is on the disk (store/fault/power_cut.h); called by any thread. */
+struct disk_watch {
+    /* Right before a sync; may not return. */
+    void (*begins)(struct disk_watch *watch);
+    /* What the file or folder contains now is durable, for a file that was just created: nothing. */
+    void (*is_durable)(struct disk_watch *watch, int fd);
+};
+
 /* First member of every backend's own struct. The capabilities are set by open and stay. */
 struct backend {
     const struct backend_ops *ops;
@@ -108,10 +116,12 @@ int null_open(const char *where, const struct store_options *options, struct bac
               struct cb_err *err) CB_MUST_CHECK;
 
 struct fault_spec;
-/* A backend that passes requests on to `inner`, with faults. Owns `inner`, which is freed on failure too. `text` is the
- * spec as it was given, for the description. */
-int fault_wrap(struct backend *inner, const struct fault_spec *spec, const char *text, int text_bytes,
-               const struct store_options *options, struct backend **backend, struct cb_err *err) CB_MUST_CHECK;
+struct power_cut;
+/* A backend that passes requests on to `inner`, with faults. Owns `inner` and `cut`, which may be NULL; both are freed on
+ * failure too. `text` is the spec as it was given, for the description. */
+int fault_wrap(struct backend *inner, const struct fault_spec *spec, struct power_cut *cut, const char *text,
+               int text_bytes, const struct store_options *options, struct backend **backend,
+               struct cb_err *err) CB_MUST_CHECK;
 
 /* Opens the backend that a URI names (kind.c). */
 int backend_open(const char *uri, const struct store_options *options, struct backend **backend,

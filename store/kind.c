@@ -5,6 +5,7 @@
 
 #include "store/backend.h"
 #include "store/fault/fault_spec.h"
+#include "store/fault/power_cut.h"
 #include "store/s3/s3.h"
 #include "store/s3/s3_uri.h"
 
@@ -111,17 +112,28 @@ static const char *wrapped_store(const char *where)
     return colon && colon[1] ? colon + 1 : NULL;
 }
 
+static bool cuts_power(const char *text, size_t len)
+{
+    struct fault_spec spec;
+    return fault_spec_parse(text, len, &spec, NULL) == 0 && spec.powercut_at > 0;
+}
+
 int store_uri_parse(const char *uri, struct store_uri *parsed, struct cb_err *err)
 {
     struct store_uri made = {.inner = uri};
     int rc = find_kind(uri, &made.kind, err);
     while (!rc && made.kind == &fault_kind) {
-        made.has_faults = true;
-        made.inner = wrapped_store(made.inner + strlen(made.kind->scheme));
-        if (!made.inner)
+        const char *spec = made.inner + strlen(made.kind->scheme), *store = wrapped_store(spec);
+        if (!store)
             return cb_fail(err, CB_ERR_USAGE, "a fault store is " STORE_FAULT "SPEC:STORE");
+        if (!made.plain && cuts_power(spec, (size_t)(store - 1 - spec)))
+            made.plain = made.inner;
+        made.has_faults = true;
+        made.inner = store;
         rc = find_kind(made.inner, &made.kind, err);
     }
+    if (!made.plain)
+        made.plain = made.inner;
     if (!rc)
         *parsed = made;
     return rc;
@@ -131,7 +143,8 @@ struct store_uri store_uri_of(const char *uri)
 {
     static const struct store_kind unknown = {.block_option = "io.block"};
     struct store_uri parsed;
-    return store_uri_parse(uri, &parsed, NULL) ? (struct store_uri){.kind = &unknown, .inner = uri} : parsed;
+    return store_uri_parse(uri, &parsed, NULL) ? (struct store_uri){.kind = &unknown, .inner = uri, .plain = uri}
+                                               : parsed;
 }
 
 int store_uri_check_faults(const char *uri, struct cb_err *err)
@@ -144,6 +157,15 @@ int store_uri_check_faults(const char *uri, struct cb_err *err)
         rc = uri ? fault_spec_parse(spec, (size_t)(uri - 1 - spec), &unused, err) : 0;
     }
     return rc;
+}
+
+static int open_power_cut(const char *store, const struct fault_spec *spec, struct power_cut **cut, struct cb_err *err)
+{
+    struct store_uri uri;
+    int rc = store_uri_parse(store, &uri, err);
+    if (!rc && !uri.kind->is_path)
+        rc = cb_fail(err, CB_ERR_USAGE, "fault powercut_at: '%s' is no folder of a file system", store);
+    return rc ? rc : power_cut_open(uri.inner, spec->powercut_at, spec->seed, cut, err);
 }
 
 static int fault_open(const char *where, const struct store_options *options, struct backend **backend,
@@ -159,9 +181,19 @@ static int fault_open(const char *where, const struct store_options *options, st
                        where);
     int spec_bytes = (int)(store - 1 - where);
     int rc = fault_spec_parse(where, (size_t)spec_bytes, &spec, err);
+    struct store_options below = *options;
+    struct power_cut *cut = NULL;
+    if (!rc && spec.powercut_at > 0 && !options->read_only) {
+        rc = open_power_cut(store, &spec, &cut, err);
+        below.watch = rc ? NULL : power_cut_watch(cut);
+    }
     if (!rc)
-        rc = backend_open(store, options, &inner, err);
-    return rc ? rc : fault_wrap(inner, &spec, where, spec_bytes, options, backend, err);
+        rc = backend_open(store, &below, &inner, err);
+    if (rc) {
+        power_cut_close(cut);
+        return rc;
+    }
+    return fault_wrap(inner, &spec, cut, where, spec_bytes, options, backend, err);
 }
 
 int backend_open(const char *uri, const struct store_options *options, struct backend **backend, struct cb_err *err)

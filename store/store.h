@@ -81,6 +81,7 @@ struct store_options {
     uint32_t rank;               /* of the caller: fault specs can name one */
     const char *shared_folder;   /* for a fault store's cap shared by all ranks: node-local, of this run; or NULL */
     bool read_only;              /* nothing will be written: a read-only file system will do */
+    struct disk_watch *watch;    /* of a store that is a folder: told what is durable; or NULL */
     const struct s3_options *s3; /* of an S3 store; NULL: every s3.* key at its default */
 };
 

@@ -1,7 +1,7 @@
-"""The long tier: every test again under sanitizers, fuzzers, random kills, the slow ends of jobs, and S3 with
+"""The long tier: every test again under sanitizers, fuzzers, random kills, power cuts, the slow ends of jobs, and S3 with
 a layer of a real model. Ends with the names of the tests that failed and `N passed, N failed, N skipped`.
 
-usage: tests/long.py [--python VENV_PYTHON] [--fuzz-seconds N] [--only asan|tsan|fuzz|kills|random|slurm|s3]
+usage: tests/long.py [--python VENV_PYTHON] [--fuzz-seconds N] [--only asan|tsan|fuzz|kills|random|cuts|slurm|s3]
 A sanitizer's report fails its stage whichever process wrote it: programs that tests start, ranks too, put
 their reports in one folder, and what is there in the end is printed and counted.
 """
@@ -23,6 +23,7 @@ THREADED = [f"tests/e2e/test_{name}.py" for name in ("agent", "comm", "worker", 
 
 CHECKED = {"asan", "tsan", "fuzz"}  # stages that need what `make checked` builds
 RANDOM_ROUNDS = 1000  # models, layouts and ways to load
+CUTS = 1000  # of the power
 
 
 def sanitizer_options(reports):
@@ -86,7 +87,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--fuzz-seconds", type=int, default=10)
-    parser.add_argument("--only", choices=["asan", "tsan", "fuzz", "kills", "random", "slurm", "s3"])
+    parser.add_argument("--only", choices=["asan", "tsan", "fuzz", "kills", "random", "cuts", "slurm", "s3"])
     arguments = parser.parse_args()
     run = [sys.executable, "tests/run.py", "--python", arguments.python]
     stages = {
@@ -96,6 +97,7 @@ def main():
         "fuzz": [sys.executable, "scripts/fuzz.py", "build/fuzz", str(arguments.fuzz_seconds)],
         "kills": run + ["--no-unit", "--folders", "tests/kills"],
         "random": ["env", f"CKPTBENCH_ROUNDS={RANDOM_ROUNDS}", *run, "--unit", "-k", "native_random"],
+        "cuts": ["env", f"CKPTBENCH_CUTS={CUTS}", f"CKPTBENCH_CUT_SEED={random.randrange(2**20)}", *run, "--unit", "-k", "power_cut_saves"],
         "s3": run + ["--no-unit", "--folders", "tests/s3"],
     }
     chosen = [name for name in stages if arguments.only in (None, name)]

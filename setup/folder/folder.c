@@ -124,7 +124,7 @@ int folder_prepare(const struct experiment *experiment, const char *run, uint64_
     if (uri.kind->is_path)
         rc = make_store_folder(path, err);
     if (!rc)
-        rc = open_plain(experiment, path, &store, err);
+        rc = open_plain(experiment, uri.plain, &store, err);
     if (rc)
         return rc;
     rc = mark_store(store, err);
@@ -147,7 +147,7 @@ int folder_open(struct folder *self, const struct experiment *experiment, const 
     uint64_t length;
     int rc = read_suffix(experiment, run, made.suffix, err);
     if (!rc)
-        rc = open_plain(experiment, uri.inner, &made.plain, err);
+        rc = open_plain(experiment, uri.plain, &made.plain, err);
     if (!rc && made.path && made.reads_only) { /* else rank 0 has marked it */
         rc = store_stat(made.plain, FOLDER_MARKER, &length, err);
         made.ours = rc == 0;
@@ -178,9 +178,11 @@ int folder_choose_slot(struct folder *self, struct cb_err *err)
         return 0;
     int rc = resolve_newest_checkpoint(self->plain, self->suffix, newest, sizeof newest, &files, err);
     snprintf(slot, sizeof slot, "%.900s/checkpoint-0", self->suffix);
-    if (rc == 0 && strcmp(newest, slot) == 0)
+    if (rc)
+        return rc == CB_ERR_NOT_FOUND ? 0 : rc;
+    if (strcmp(newest, slot) == 0)
         self->first = 1;
-    return rc == CB_ERR_NOT_FOUND ? 0 : rc;
+    return store_sync_folder(self->plain, newest, err); /* its writer may have been killed before it did */
 }
 
 void folder_checkpoint_name(const struct folder *self, const struct experiment *experiment, uint32_t iteration,

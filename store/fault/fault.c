@@ -10,6 +10,7 @@
 #include "store/backend.h"
 #include "store/fault/fault_bucket.h"
 #include "store/fault/fault_spec.h"
+#include "store/fault/power_cut.h"
 
 #define LOOK_NS (2 * NS_PER_MS) /* between two looks for the file of `until` */
 
@@ -32,6 +33,7 @@ struct fault_store {
     struct backend *inner;
     struct fault_spec spec;
     struct fault_bucket *bucket; /* NULL without a bandwidth */
+    struct power_cut *cut;       /* NULL without one */
     bool active;                 /* false on ranks that the spec does not mean */
     uint64_t counted, writes, reads, written_bytes;
     struct fate *fates;
@@ -54,6 +56,7 @@ static void fault_free(struct backend *backend)
     if (self->inner)
         self->inner->ops->free(self->inner);
     fault_bucket_free(self->bucket);
+    power_cut_close(self->cut);
     free(self->fates);
     free(self->held);
     free(self->batch);
@@ -74,16 +77,18 @@ static int allocate(struct fault_store *self, uint32_t depth, struct cb_err *err
     return 0;
 }
 
-int fault_wrap(struct backend *inner, const struct fault_spec *spec, const char *text, int text_bytes,
-               const struct store_options *options, struct backend **backend, struct cb_err *err)
+int fault_wrap(struct backend *inner, const struct fault_spec *spec, struct power_cut *cut, const char *text,
+               int text_bytes, const struct store_options *options, struct backend **backend, struct cb_err *err)
 {
     struct fault_store *self = calloc(1, sizeof(*self));
     if (!self) {
         inner->ops->free(inner);
+        power_cut_close(cut);
         return alloc_fail(err, "for a fault store");
     }
     self->base = (struct backend){.ops = &fault_backend, .capabilities = inner->capabilities};
     self->inner = inner;
+    self->cut = cut;
     self->spec = *spec;
     self->active = !spec->has_rank || spec->rank == options->rank;
     int rc = allocate(self, options->depth, err);
@@ -197,12 +202,21 @@ static bool is_full(struct fault_store *self, uint64_t bytes)
     return false;
 }
 
+/* A change of what is on the disk begins. */
+static void change(struct fault_store *self)
+{
+    if (self->cut)
+        power_cut_count(self->cut);
+}
+
 /* True when the request goes on to the inner store, perhaps changed. */
 static bool decide(struct fault_store *self, struct backend_request *request, uint64_t now_ns)
 {
     const struct fault_spec *spec = &self->spec;
     struct fate *fate = &self->fates[request->slot];
     *fate = (struct fate){0};
+    if (request->kind != STORE_READ)
+        change(self);
     if (!self->active)
         return true;
     unsigned operation = operation_of(request->kind);
@@ -373,6 +387,7 @@ static int fault_create(struct backend *backend, const char *name, uint64_t leng
                         struct cb_err *err)
 {
     struct fault_store *self = fault_of(backend);
+    change(self);
     int rc = fail_asked(self, FAULT_CREATE, "creating", name, err);
     return rc ? rc : self->inner->ops->create(self->inner, name, length, object, err);
 }
@@ -415,6 +430,7 @@ static int publish_counted(struct fault_store *self, const char *name, struct cb
 static int fault_publish(struct backend *backend, const char *name, const void *bytes, size_t len, struct cb_err *err)
 {
     struct fault_store *self = fault_of(backend);
+    change(self);
     int rc = self->active && (self->spec.ops & FAULT_PUBLISH) ? publish_counted(self, name, err) : 0;
     if (!rc)
         rc = fail_asked(self, FAULT_PUBLISH, "publishing", name, err);
@@ -426,6 +442,7 @@ static int fault_publish(struct backend *backend, const char *name, const void *
 static int fault_sync_folder(struct backend *backend, const char *folder, struct cb_err *err)
 {
     struct fault_store *self = fault_of(backend);
+    change(self);
     int rc = fail_asked(self, FAULT_SYNC_FOLDER, "syncing folder", folder, err);
     return rc ? rc : self->inner->ops->sync_folder(self->inner, folder, err);
 }
@@ -433,6 +450,7 @@ static int fault_sync_folder(struct backend *backend, const char *folder, struct
 static int fault_make_folder(struct backend *backend, const char *folder, struct cb_err *err)
 {
     struct fault_store *self = fault_of(backend);
+    change(self);
     return self->inner->ops->make_folder(self->inner, folder, err);
 }
 
@@ -473,12 +491,14 @@ static int fault_list_near(struct backend *backend, const char *folder, uint32_t
 static int fault_remove(struct backend *backend, const char *name, struct cb_err *err)
 {
     struct fault_store *self = fault_of(backend);
+    change(self);
     return self->inner->ops->remove(self->inner, name, err);
 }
 
 static int fault_remove_folder(struct backend *backend, const char *folder, struct cb_err *err)
 {
     struct fault_store *self = fault_of(backend);
+    change(self);
     return self->inner->ops->remove_folder(self->inner, folder, err);
 }
 
@@ -501,7 +521,7 @@ static int fault_remove_many(struct backend *backend, const char *const *names, 
     if (inner->ops->remove_many)
         return inner->ops->remove_many(inner, names, count, err);
     for (size_t i = 0; i < count && !rc; i++)
-        rc = inner->ops->remove(inner, names[i], err);
+        rc = fault_remove(backend, names[i], err);
     return rc;
 }
 

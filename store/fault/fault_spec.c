@@ -129,6 +129,10 @@ static int parse_pair(const char *key, char *value, struct fault_spec *spec, str
         return parse_ordinal(value, &spec->stall_at, err);
     if (strcmp(key, "block_at") == 0)
         return parse_ordinal(value, &spec->block_at, err);
+    if (strcmp(key, "powercut_at") == 0)
+        return parse_ordinal(value, &spec->powercut_at, err);
+    if (strcmp(key, "seed") == 0)
+        return units_parse_u64(value, &spec->seed, err);
     if (strcmp(key, "rank") == 0)
         return parse_rank(value, spec, err);
     if (strcmp(key, "ops") == 0)
@@ -146,7 +150,7 @@ static int parse_pair(const char *key, char *value, struct fault_spec *spec, str
     }
     return cb_fail(err, CB_ERR_USAGE,
                    "no such fault; known are delay, until, bandwidth, error_at, enospc_after, short_write, "
-                   "bit_flip, stall_at, block_at, fail, ops, rank");
+                   "bit_flip, stall_at, block_at, powercut_at, seed, fail, ops, rank");
 }
 
 int fault_spec_parse(const char *text, size_t len, struct fault_spec *spec, struct cb_err *err)

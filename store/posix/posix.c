@@ -218,7 +218,8 @@ int posix_open(const char *where, const struct store_options *options, struct ba
     self->base.ops = &posix_backend;
     self->root = root;
     self->read_only = options->read_only;
-    self->names = (struct posix_names){.root_fd = -1, .root = root, .durable = options->durable};
+    self->names =
+        (struct posix_names){.root_fd = -1, .root = root, .durable = options->durable, .watch = options->watch};
     int rc = open_root(self, where, options->read_only, err);
     if (!rc)
         rc = decide_direct(self, options, err);
@@ -274,6 +275,7 @@ static int object_new(const struct posix_store *self, const char *name, int fd, 
     made->fd = fd;
     made->tail_fd = -1;
     made->block = self->direct.possible ? self->direct.block : 1;
+    made->watch = self->names.watch;
     *object = made;
     return 0;
 }
@@ -322,6 +324,8 @@ static int posix_create(struct backend *backend, const char *name, uint64_t leng
     }
     if (fd < 0)
         return cb_fail_errno(err, errno, "creating %s in store '%s'", name, self->root);
+    if (self->names.watch)
+        self->names.watch->is_durable(self->names.watch, fd);
     int rc;
     if (length > 0 && ftruncate(fd, (off_t)length) != 0) {
         rc = cb_fail_errno(err, errno, "giving %s in store '%s' its length of %" PRIu64 " bytes", name, self->root,

@@ -13,9 +13,10 @@
 
 struct posix_object {
     struct backend_object base;
-    int fd;         /* O_DIRECT if block > 1 */
-    int tail_fd;    /* buffered, for the bytes after the last whole block of a write; else -1 */
-    uint32_t block; /* alignment that fd requires of offsets and lengths; 1 when buffered */
+    int fd;                   /* O_DIRECT if block > 1 */
+    int tail_fd;              /* buffered, for the bytes after the last whole block of a write; else -1 */
+    uint32_t block;           /* alignment that fd requires of offsets and lengths; 1 when buffered */
+    struct disk_watch *watch; /* or NULL */
 };
 
 enum posix_step_kind { POSIX_STEP_WRITE, POSIX_STEP_READ, POSIX_STEP_SYNC };
@@ -112,6 +113,7 @@ struct posix_names {
     int root_fd;
     const char *root; /* for messages */
     bool durable;
+    struct disk_watch *watch; /* or NULL */
 };
 
 int posix_names_make_parents(const struct posix_names *self, const char *name, struct cb_err *err);

@@ -55,13 +55,24 @@ int posix_names_make_folder(const struct posix_names *self, const char *folder, 
     return make_folders(self, folder, strlen(folder), err);
 }
 
+/* Returns an errno. */
+static int sync_fd(const struct posix_names *self, int fd)
+{
+    if (self->watch)
+        self->watch->begins(self->watch);
+    if (fsync(fd) != 0)
+        return errno;
+    if (self->watch)
+        self->watch->is_durable(self->watch, fd);
+    return 0;
+}
+
 static int sync_one(const struct posix_names *self, const char *folder, struct cb_err *err)
 {
     int fd = openat(self->root_fd, *folder ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int failed = fd < 0 ? errno : 0;
-    /* EINVAL: a file system whose folders cannot be synced has nothing to make durable. */
-    if (!failed && fsync(fd) != 0 && errno != EINVAL)
-        failed = errno;
+    int failed = fd < 0 ? errno : sync_fd(self, fd);
+    if (failed == EINVAL)
+        failed = 0; /* a file system whose folders cannot be synced has nothing to make durable */
     if (fd >= 0)
         close(fd);
     return failed ? cb_fail_errno(err, failed, "syncing folder '%s' in store '%s'", folder, self->root) : 0;
@@ -106,9 +117,11 @@ static int write_file(const struct posix_names *self, const char *path, const vo
     int fd = openat(self->root_fd, path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0)
         return cb_fail_errno(err, errno, "creating %s in store '%s'", path, self->root);
+    if (self->watch)
+        self->watch->is_durable(self->watch, fd);
     int failed = write_all(fd, bytes, len);
-    if (!failed && self->durable && fsync(fd) != 0)
-        failed = errno;
+    if (!failed && self->durable)
+        failed = sync_fd(self, fd);
     if (close(fd) != 0 && !failed)
         failed = errno;
     return failed ? cb_fail_errno(err, failed, "writing %s in store '%s'", path, self->root) : 0;

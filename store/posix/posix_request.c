@@ -153,7 +153,10 @@ bool posix_request_advance(struct posix_request *self, int64_t result, bool stop
     bool more = false;
     if (result < 0) {
         more = advance_failed(self, (int)-result);
-    } else if (self->kind != STORE_FINISH) {
+    } else if (self->kind == STORE_FINISH) {
+        if (self->object->watch)
+            self->object->watch->is_durable(self->object->watch, self->object->fd);
+    } else {
         self->retries = 0;
         self->done += (uint64_t)result;
         consume(&self->step, (uint64_t)result);
