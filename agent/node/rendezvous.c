@@ -16,6 +16,9 @@
 
 #define STRANGER_LIMIT 4096         /* connections that have not sent a hello */
 #define STRANGER_NS (20 * NS_PER_S) /* deadline for the hello */
+#define KEY_NS NS_PER_S             /* to show that it has the key, if others wait for its place */
+#define DEAF_NS (100 * NS_PER_MS)   /* between two tries to accept without room */
+#define ACCEPTS_A_ROUND 256
 #define BEAT_NS (500 * NS_PER_MS)
 #define FINISH_WAIT_MS 5
 #define JSON_MAX_BYTES (64 << 20)
@@ -41,7 +44,8 @@ struct rendezvous {
     struct node *nodes;
     struct stranger *strangers; /* STRANGER_LIMIT slots, stranger_count used */
     uint32_t stranger_count;
-    struct pollfd *polls; /* capacity for all nodes */
+    uint64_t deaf_until_ns; /* there was no room for another connection */
+    struct pollfd *polls;   /* capacity for all nodes */
     struct buf message;
     struct wire_beat orders;
     char refusal[1024]; /* "" if nobody was refused */
@@ -262,13 +266,39 @@ static bool hear_stranger(struct rendezvous *self, uint32_t index, uint64_t now_
     return true;
 }
 
+/* Closes the connection that has waited longest without showing that it has the key; false if none has waited long. */
+static bool make_room(struct rendezvous *self, uint64_t now_ns)
+{
+    uint64_t oldest_ns = now_ns - KEY_NS;
+    uint32_t oldest = self->stranger_count;
+    for (uint32_t i = 0; i < self->stranger_count; i++) {
+        const struct stranger *stranger = &self->strangers[i];
+        if (stranger->since_ns > oldest_ns || channel_is_open(stranger->channel))
+            continue;
+        oldest = i;
+        oldest_ns = stranger->since_ns;
+    }
+    if (oldest == self->stranger_count)
+        return false;
+    channel_free(self->strangers[oldest].channel);
+    drop_stranger(self, oldest);
+    return true;
+}
+
 static void accept_strangers(struct rendezvous *self, uint64_t now_ns)
 {
-    while (self->stranger_count < STRANGER_LIMIT) {
+    for (uint32_t i = 0; i < ACCEPTS_A_ROUND; i++) {
         struct channel *channel = NULL;
-        if (channel_accept(self->context, self->listening, &channel, NULL) != 0 || !channel)
-            return; /* out of descriptors, or nobody waits: the next round retries */
-        self->strangers[self->stranger_count++] = (struct stranger){.channel = channel, .since_ns = now_ns};
+        int rc = self->stranger_count < STRANGER_LIMIT ? channel_accept(self->context, self->listening, &channel, NULL)
+                                                       : CB_ERR_LIMIT;
+        if (!rc && !channel)
+            return; /* nobody waits */
+        if (!rc) {
+            self->strangers[self->stranger_count++] = (struct stranger){.channel = channel, .since_ns = now_ns};
+        } else if (!make_room(self, now_ns)) {
+            self->deaf_until_ns = now_ns + DEAF_NS; /* no slot or no descriptor is free: poll would not wait */
+            return;
+        }
     }
 }
 
@@ -365,10 +395,10 @@ static void check_silence(struct rendezvous *self, uint32_t index, uint64_t now_
     lose(self, index, why);
 }
 
-static nfds_t fill_polls(struct rendezvous *self)
+static nfds_t fill_polls(struct rendezvous *self, uint64_t now_ns)
 {
     nfds_t count = 0;
-    self->polls[count++] = (struct pollfd){.fd = self->listening, .events = POLLIN};
+    self->polls[count++] = (struct pollfd){.fd = now_ns < self->deaf_until_ns ? -1 : self->listening, .events = POLLIN};
     for (uint32_t i = 0; i < self->stranger_count; i++) {
         const struct channel *channel = self->strangers[i].channel;
         self->polls[count++] = (struct pollfd){.fd = channel_fd(channel), .events = channel_events(channel)};
@@ -384,7 +414,7 @@ static nfds_t fill_polls(struct rendezvous *self)
 void rendezvous_work(struct rendezvous *self, uint64_t now_ns, unsigned wait_ms)
 {
     uint32_t strangers = self->stranger_count;
-    nfds_t count = fill_polls(self);
+    nfds_t count = fill_polls(self, now_ns);
     if (poll(self->polls, count, (int)wait_ms) > 0) {
         /* From the back: a removed stranger is replaced by the last one. */
         for (uint32_t i = strangers; i-- > 0;)

@@ -1,13 +1,18 @@
 /* The head's port, with nodes that are played here: those that join, and those that must not. */
+#include <errno.h>
 #include <math.h>
+#include <netinet/in.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -18,6 +23,19 @@
 #include "core/clock.h"
 #include "core/json.h"
 #include "core/version.h"
+
+/* This program's own accept4: descriptors can run out. */
+static bool has_no_descriptors;
+static unsigned accepts;
+
+int accept4(int fd, struct sockaddr *address, socklen_t *len, int flags)
+{
+    accepts++;
+    if (!has_no_descriptors)
+        return (int)syscall(SYS_accept4, fd, address, len, flags);
+    errno = EMFILE;
+    return -1;
+}
 
 #define NODES 3
 #define RANKS 7
@@ -268,6 +286,88 @@ static void garbage_and_wrong_keys_harm_nothing(void **state)
     channel_context_free(stranger);
 }
 
+/* A connection that never says anything. */
+static int connect_mute(struct fixture *self)
+{
+    struct sockaddr_in head = {.sin_family = AF_INET,
+                               .sin_port = htons(rendezvous_port(self->head)),
+                               .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&head, sizeof head), 0);
+    return fd;
+}
+
+static bool was_closed(int fd)
+{
+    char byte;
+    return recv(fd, &byte, 1, MSG_DONTWAIT) == 0;
+}
+
+static void who_has_no_key_makes_room_when_descriptors_run_out(void **state)
+{
+    struct fixture *self = *state;
+    int mute[2] = {connect_mute(self), connect_mute(self)};
+    uint64_t now_ns = clock_monotonic_ns();
+    rendezvous_work(self->head, now_ns, 100);
+    has_no_descriptors = true;
+    assert_int_equal(
+        channel_connect(self->context, "127.0.0.1", rendezvous_port(self->head), &self->node[0].channel, NULL), 0);
+    rendezvous_work(self->head, now_ns + NS_PER_S / 2, 100); /* too early to take anybody's place */
+    assert_false(was_closed(mute[0]) || was_closed(mute[1]));
+    rendezvous_work(self->head, now_ns + 2 * NS_PER_S, 100);
+    has_no_descriptors = false;
+    assert_true(was_closed(mute[0]) && was_closed(mute[1]));
+    join(self, 1, "n2", 0);
+    close(mute[0]);
+    close(mute[1]);
+}
+
+static void without_descriptors_it_does_not_poll_for_connections_all_the_time(void **state)
+{
+    struct fixture *self = *state;
+    uint64_t now_ns = clock_monotonic_ns();
+    int mute = connect_mute(self);
+    has_no_descriptors = true;
+    accepts = 0;
+    for (unsigned i = 0; i < 100; i++)
+        rendezvous_work(self->head, now_ns + i * NS_PER_MS / 2, 0);
+    has_no_descriptors = false;
+    assert_int_equal(accepts, 1);
+    rendezvous_work(self->head, now_ns + NS_PER_S, 100);
+    assert_true(accepts > 1);
+    close(mute);
+}
+
+static void mute_connections_do_not_hold_all_slots(void **state)
+{
+    enum { SLOTS = 4096 };
+    struct fixture *self = *state;
+    struct rlimit limit;
+    int *mute = calloc(SLOTS, sizeof *mute);
+    uint64_t now_ns = clock_monotonic_ns();
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = limit.rlim_max;
+    if (limit.rlim_max < 3 * SLOTS || setrlimit(RLIMIT_NOFILE, &limit) != 0)
+        skip(); /* needs RLIMIT_NOFILE of 12,288 */
+    for (unsigned i = 0; i < SLOTS; i++) {
+        mute[i] = connect_mute(self);
+        if (i % 64 == 63)
+            rendezvous_work(self->head, now_ns, 0);
+    }
+    assert_int_equal(
+        channel_connect(self->context, "127.0.0.1", rendezvous_port(self->head), &self->node[0].channel, NULL), 0);
+    rendezvous_work(self->head, now_ns, 100);
+    for (unsigned i = 0; i < 1000 && !channel_is_open(self->node[0].channel); i++) {
+        (void)!channel_work(self->node[0].channel, NULL);
+        rendezvous_work(self->head, now_ns + 2 * NS_PER_S, 1);
+    }
+    assert_true(channel_is_open(self->node[0].channel));
+    for (unsigned i = 0; i < SLOTS; i++)
+        close(mute[i]);
+    free(mute);
+}
+
 static void pages_orders_and_files_travel(void **state)
 {
     struct fixture *self = *state;
@@ -353,6 +453,9 @@ int main(void)
         TEST(another_build_and_another_protocol_are_refused),
         TEST(strangers_and_doubles_are_turned_away),
         TEST(garbage_and_wrong_keys_harm_nothing),
+        TEST(who_has_no_key_makes_room_when_descriptors_run_out),
+        TEST(without_descriptors_it_does_not_poll_for_connections_all_the_time),
+        TEST(mute_connections_do_not_hold_all_slots),
         TEST(pages_orders_and_files_travel),
         TEST(a_node_that_says_what_cannot_be_is_lost),
         TEST(a_node_that_goes_or_falls_silent_is_lost),
