@@ -81,6 +81,8 @@ static void take_header(struct s3_answer *self, const char *name, const char *va
         self->modified_ns = 0;
     else if (strcasecmp(name, "etag") == 0 && strlen(value) < sizeof self->etag)
         copy_printable(self->etag, sizeof self->etag, value);
+    else if (strcasecmp(name, S3_MARK) == 0)
+        copy_printable(self->mark, sizeof self->mark, value);
     else if (strcasecmp(name, "x-amz-request-id") == 0)
         copy_printable(self->request_id, sizeof self->request_id, value);
     else if (strcasecmp(name, "x-amz-bucket-region") == 0)

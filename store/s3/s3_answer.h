@@ -7,6 +7,8 @@
 #include <stdint.h>
 
 #define S3_ETAG_BYTES 96
+#define S3_MARK "x-amz-meta-ckptbench-upload" /* metadata of ours: which upload an object is of */
+#define S3_MARK_BYTES 33
 
 struct s3_answer {
     long status;
@@ -16,6 +18,7 @@ struct s3_answer {
     uint64_t date_ns;
     uint64_t modified_ns;     /* Last-Modified; 0: absent */
     char etag[S3_ETAG_BYTES]; /* with its quotes */
+    char mark[S3_MARK_BYTES]; /* "": none */
     char request_id[96];
     char region[64];   /* the bucket's, if the server says that it is another one */
     char code[64];     /* of the error document */

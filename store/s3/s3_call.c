@@ -67,7 +67,7 @@ static int ask(struct s3_call *self, enum s3_method method, const char *prefix, 
     self->body = self->into = (struct s3_cursor){0};
     self->range_offset = 0;
     self->if_match[0] = self->content_md5[0] = self->payload_hash[0] = self->crc32c[0] = '\0';
-    self->algorithm = NULL;
+    self->algorithm = self->mark = NULL;
     self->check = NULL;
     s3_answer_clear(&self->answer);
     buf_clear(&self->answer_body);
@@ -256,6 +256,7 @@ static int compose_lines(struct s3_call *self, struct cb_err *err)
         .payload_hash = self->payload_hash,
         .crc32c = self->crc32c,
         .algorithm = self->algorithm,
+        .mark = self->mark,
         .range = self->into.total > 0 ? self->range : NULL,
         .if_match = self->if_match,
         .content_md5 = self->content_md5,

@@ -58,6 +58,7 @@ struct s3_call {
     uint64_t range_offset;
     char if_match[S3_ETAG_BYTES], content_md5[32];
     const char *algorithm; /* of the checksums of an upload that begins, or NULL */
+    const char *mark;      /* of the object that an upload that begins will be, or NULL; borrowed */
     s3_check_fn check;
     uint32_t part; /* for messages; 0: none */
     uint32_t most_attempts;

@@ -8,6 +8,7 @@
 
 #include "core/alloc.h"
 #include "core/clock.h"
+#include "core/hash.h"
 #include "store/s3/s3_xml.h"
 
 #ifdef HAVE_CURL
@@ -73,6 +74,7 @@ int s3_object_ask_begin(struct s3_object *self, struct s3_call *call, struct cb_
     call->check = has_upload_id;
     if (call->session->options.checksum == S3_CHECKSUM_CRC32C)
         call->algorithm = "CRC32C";
+    call->mark = self->mark;
     self->beginning = true;
     return 0;
 }
@@ -101,6 +103,9 @@ int s3_object_create(const char *name, uint64_t length, uint64_t part_bytes, str
     self->writable = true;
     self->part_bytes = part_bytes;
     self->is_upload = length > part_bytes;
+    unsigned char random[(S3_MARK_BYTES - 1) / 2];
+    random_bytes(random, sizeof random);
+    hash_hex(random, sizeof random, self->mark);
     if (self->is_upload && part_bytes > S3_MAX_PART_BYTES)
         rc = cb_fail(err, CB_ERR_USAGE, "%s: an object of %" PRIu64 " bytes is too long for S3", name, length);
     if (!rc && self->is_upload) {
@@ -269,10 +274,15 @@ static int ask_finish(struct s3_object *self, struct s3_call *call, enum s3_fini
     return 0;
 }
 
-/* What the server has is what was sent: the length, and the number of parts where its ETag tells. */
+/* What the server has is what was sent: the mark, the length, and the number of parts where its ETag tells. A server that
+ * keeps no metadata is believed, unless it had lost the upload. */
 static int check_object(struct s3_object *self, struct s3_call *call)
 {
     uint32_t parts = s3_etag_parts(call->answer.etag);
+    if ((self->was_gone || call->answer.mark[0]) && strcmp(call->answer.mark, self->mark) != 0)
+        return fail_finish(call, CB_ERR_CORRUPT,
+                           "after completion the server has what another upload wrote%s (request id %s)",
+                           self->was_gone ? "; this one was gone before it was complete" : "", call->answer.request_id);
     if (call->answer.length != self->base.length)
         return fail_finish(call, CB_ERR_CORRUPT,
                            "the server has %" PRIu64 " bytes of it after completion, %" PRIu64
@@ -306,6 +316,7 @@ int s3_object_next_finish(struct s3_object *self, struct s3_call *call, enum s3_
         /* An attempt before may have done it, its answer lost on the way: the look will tell. */
         if (call->code && !(call->answer.status == 404 && call->attempts > 1))
             return call->code;
+        self->was_gone = call->code != 0;
         *step = S3_FINISH_LOOK;
         break;
     case S3_FINISH_LOOK:

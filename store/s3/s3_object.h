@@ -23,6 +23,8 @@ struct s3_object {
     struct s3_call *waiting;                   /* parts that need the id, by `next` */
     char etag[S3_ETAG_BYTES];                  /* version being read: all ranges come from the same object */
     char upload_id[S3_TOKEN_BYTES];
+    char mark[S3_MARK_BYTES]; /* random, of this upload: tells its object from another one under this name */
+    bool was_gone;            /* completing found no such upload: an attempt before may have done it, or nobody has */
     uint64_t part_bytes;
     uint32_t part_count;
     struct s3_part *parts; /* of an upload */

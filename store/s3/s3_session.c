@@ -1,5 +1,6 @@
 /* Sessions: settings, credentials and signatures. */
 #include "store/s3/s3_session.h"
+#include "store/s3/s3_answer.h"
 
 #include <netdb.h>
 #include <stdio.h>
@@ -260,6 +261,7 @@ static int compose(struct s3_session *self, const struct s3_outgoing *request, s
     add(headers, &count, "x-amz-checksum-crc32c", request->crc32c);
     add(headers, &count, "x-amz-content-sha256", request->payload_hash);
     add(headers, &count, "x-amz-date", date);
+    add(headers, &count, S3_MARK, request->mark);
     add(headers, &count, "x-amz-request-payer", self->options.requester_pays ? "requester" : NULL);
     add(headers, &count, "x-amz-security-token", self->credentials.session_token);
     struct s3_to_sign to_sign = {

@@ -45,6 +45,7 @@ struct s3_outgoing {
     const char *payload_hash;
     const char *crc32c;                         /* x-amz-checksum-crc32c, or NULL */
     const char *algorithm;                      /* x-amz-checksum-algorithm, or NULL */
+    const char *mark;                           /* S3_MARK, or NULL */
     const char *range, *if_match, *content_md5; /* or NULL */
 };
 

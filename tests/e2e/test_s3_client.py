@@ -129,6 +129,29 @@ def test_an_upload_whose_id_was_lost_on_the_way_is_not_left_behind(bed, times, c
     assert bed.faults.uploads() == []
 
 
+@pytest.mark.parametrize("other", [True, False], ids=["of-another-writer", "its-own"])
+def test_a_lost_upload_is_complete_only_if_the_object_is_its_own(bed, other):
+    """The answer to a completion is lost, and the next attempt finds no such upload."""
+    save = [PROGRAM, "run", *TINY, "ops=save", "verify=none", f"suffix=lost-{other}", "s3.attempts=20"]
+    bed.call(*save[1:], f"suffix=of-this-size-{other}")
+    size = sum(row["received"] for row in bed.faults.log("UploadPart"))
+    bed.faults.clear()
+    fault = {"fault": "error", "times": 0} if other else {"fault": "close", "response_bytes": 10, "times": 1}
+    bed.faults.fail({"operation": "CompleteMultipartUpload"} | fault)
+    environment = clean_environment() | {"AWS_EC2_METADATA_DISABLED": "true"} | bed.environment
+    process = subprocess.Popen(save, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    while other and not bed.faults.log("CompleteMultipartUpload"):
+        assert process.poll() is None
+        time.sleep(0.02)
+    if other:
+        client = Client(bed.faults.endpoint, bed.faults.access_key, bed.faults.secret_key)
+        client.must("PUT", "bucket", bed.faults.log("CompleteMultipartUpload")[0]["key"], body=b"?" * size)
+        bed.faults.fail({"operation": "CompleteMultipartUpload", "fault": "error", "status": 404, "code": "NoSuchUpload"})
+    said = process.communicate(timeout=60)[0]
+    assert (process.returncode == 0) == (not other), said
+    assert not other or "what another upload wrote" in said
+
+
 @pytest.mark.parametrize("words", [("s3.loops=3",), ("s3.checksum=crc32c",), ("s3.checksum=none",), ("io.depth=1",), ("io.files=item",),
                                    ("format=raw", "ranks=2"), ("workload=raw",)], ids=" ".join)
 def test_every_way_to_work_gives_right_bytes(bed, words):

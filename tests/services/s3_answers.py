@@ -216,7 +216,8 @@ class Answers:
         return Answer(204)
 
     def CreateMultipartUpload(self, request):
-        upload = self.memory.begin(request.bucket, request.key)
+        metadata = {name: value for name, value in request.headers.items() if name.startswith("x-amz-meta-")}
+        upload = self.memory.begin(request.bucket, request.key, metadata)
         return Answer(200, document("InitiateMultipartUploadResult", ("Bucket", request.bucket), ("Key", request.key), ("UploadId", upload.id)))
 
     def UploadPart(self, request):

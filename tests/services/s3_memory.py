@@ -46,8 +46,8 @@ class Object:
 
 
 class Upload:
-    def __init__(self, key):
-        self.key, self.id, self.started, self.parts = key, uuid.uuid4().hex, time.time(), {}
+    def __init__(self, key, headers=None):
+        self.key, self.id, self.started, self.parts, self.headers = key, uuid.uuid4().hex, time.time(), {}, headers or {}
 
 
 class Bucket:
@@ -115,8 +115,8 @@ class Memory:
 
     # ---- multipart ----
 
-    def begin(self, bucket, key):
-        upload = Upload(key)
+    def begin(self, bucket, key, headers=None):
+        upload = Upload(key, headers)
         with self.lock:
             self.bucket(bucket).uploads[upload.id] = upload
         return upload
@@ -157,7 +157,7 @@ class Memory:
             digests += bytes.fromhex(there[0].strip('"'))
             if number != lose:
                 chunks.append(there[1])
-        item = Object([chunk for chunk in chunks if len(chunk)], f'"{md5(digests).hexdigest()}-{len(wanted)}"')
+        item = Object([chunk for chunk in chunks if len(chunk)], f'"{md5(digests).hexdigest()}-{len(wanted)}"', upload.headers)
         with self.lock:
             place = self.bucket(bucket)
             place.put(key, item)
