@@ -160,6 +160,7 @@ int run_baseline(struct run *run, struct cb_err *err)
         rc = run_rounds(&baseline, err);
     if (!rc)
         publish(&baseline);
-    free(baseline.scratch);
+    if (store_in_flight(run->store) == 0)
+        free(baseline.scratch); /* else a store that hangs may still use it: this process will end (run_stop) */
     return rc;
 }

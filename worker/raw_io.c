@@ -170,7 +170,7 @@ static int move_all(struct transfer *self, struct cb_err *err)
     return reap(self, err);
 }
 
-/* After a failure nothing may stay in flight, since the memory will be freed. */
+/* Ends what is in flight after a failure. Who owns the memory asks store_in_flight: a store that hangs still uses it. */
 static void abandon(struct transfer *self)
 {
     store_cancel(self->raw->store);
