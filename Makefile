@@ -142,6 +142,7 @@ $(BUILD)/tests/%: tests/unit/%.c $(ALL_LIBRARIES)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(ALL_LIBRARIES) -lcmocka $(ALL_LIBS)
 $(BUILD)/tests/test_native_gaps: LDFLAGS += -Wl,--wrap=store_submit
 $(BUILD)/tests/test_power_cut_saves: LDFLAGS += -Wl,--wrap=power_cut_count
+$(BUILD)/tests/test_store_calls: LDFLAGS += -Wl,--wrap=sysconf
 $(BUILD)/tests/plain_triad: CFLAGS += -fopenmp
 $(BUILD)/tests/plain_ping_pong: CPPFLAGS += $(MPI_CFLAGS)
 $(BUILD)/tests/%: tests/gpu/%.c $(ALL_LIBRARIES)

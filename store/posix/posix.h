@@ -7,7 +7,7 @@
 
 #define POSIX_MAX_SEGMENTS 256
 #define POSIX_MAX_BLOCK 65536 /* of O_DIRECT; larger alignments count as unsupported */
-#define POSIX_MIN_BLOCK 4096  /* so that the buffered tail never shares a page with a direct write */
+#define POSIX_MIN_BLOCK 4096
 
 /* ---- objects and requests (posix_request.c) ---- */
 
@@ -19,7 +19,7 @@ struct posix_object {
     struct disk_watch *watch; /* or NULL */
 };
 
-enum posix_step_kind { POSIX_STEP_WRITE, POSIX_STEP_READ, POSIX_STEP_SYNC };
+enum posix_step_kind { POSIX_STEP_WRITE, POSIX_STEP_READ, POSIX_STEP_SYNC, POSIX_STEP_CLOSE };
 
 /* One system call's worth. `segments` are consumed from the front as bytes move. */
 struct posix_step {
@@ -55,7 +55,7 @@ bool posix_request_begin(struct posix_request *self, const struct backend_reques
 bool posix_request_advance(struct posix_request *self, int64_t result, bool stop);
 /* Ends a request without running it. */
 void posix_request_fail(struct posix_request *self, int code, int sys_errno);
-void posix_request_complete(const struct posix_request *self, uint32_t slot, struct backend_completion *completion);
+void posix_request_complete(struct posix_request *self, uint32_t slot, struct backend_completion *completion);
 
 /* One array for all slots, and its memory. `block` is 1 when buffered. */
 int posix_requests_new(uint32_t depth, uint32_t block, struct posix_request **requests, struct cb_err *err);

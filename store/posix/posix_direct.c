@@ -27,9 +27,13 @@ static void impossible(struct posix_direct *direct, const char *reason)
     snprintf(direct->reason, sizeof(direct->reason), "%s", reason);
 }
 
+/* Blocks are at least as long as pages, so that the buffered tail never shares a page with a direct write: the page cache
+ * would write back what it had read before. */
 static void possible(struct posix_direct *direct, uint32_t memory, uint32_t offset)
 {
-    uint32_t block = offset > POSIX_MIN_BLOCK ? offset : POSIX_MIN_BLOCK;
+    uint32_t page = (uint32_t)sysconf(_SC_PAGESIZE);
+    uint32_t least = page > POSIX_MIN_BLOCK ? page : POSIX_MIN_BLOCK;
+    uint32_t block = offset > least ? offset : least;
     if (block > POSIX_MAX_BLOCK || memory > POSIX_MAX_BLOCK || (block & (block - 1)) || (memory & (memory - 1))) {
         impossible(direct, "the file system asks for an unusual alignment");
         return;

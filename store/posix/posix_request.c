@@ -4,7 +4,9 @@
 #include "store/posix/posix.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/clock.h"
 
@@ -67,6 +69,22 @@ static void begin_transfer(struct posix_request *self, const struct backend_requ
         start_tail_write(self);
 }
 
+/* Without a sync, closing a descriptor tells what a network file system could not write: a copy, since the object stays
+ * open. */
+static bool begin_finish(struct posix_request *self, bool durable)
+{
+    self->step = (struct posix_step){.kind = POSIX_STEP_SYNC, .fd = self->object->fd};
+    if (durable)
+        return true;
+    self->step.fd = fcntl(self->object->fd, F_DUPFD_CLOEXEC, 0);
+    if (self->step.fd < 0) {
+        posix_request_fail(self, backend_code_of_errno(errno), errno);
+        return false;
+    }
+    self->step.kind = POSIX_STEP_CLOSE;
+    return true;
+}
+
 bool posix_request_begin(struct posix_request *self, const struct backend_request *from, bool durable)
 {
     self->object = (const struct posix_object *)from->object;
@@ -78,11 +96,8 @@ bool posix_request_begin(struct posix_request *self, const struct backend_reques
     self->retries = 0;
     self->code = 0;
     self->sys_errno = 0;
-    if (from->kind == STORE_FINISH) {
-        self->step = (struct posix_step){.kind = POSIX_STEP_SYNC, .fd = self->object->fd};
-        self->completed_ns = clock_monotonic_ns();
-        return durable;
-    }
+    if (from->kind == STORE_FINISH)
+        return begin_finish(self, durable);
     if (from->memory == MEMORY_DEVICE) {
         posix_request_fail(self, CB_ERR_UNSUPPORTED, 0);
         return false;
@@ -109,7 +124,8 @@ static void consume(struct posix_step *step, uint64_t bytes)
 
 static bool advance_failed(struct posix_request *self, int sys_errno)
 {
-    if ((sys_errno == EINTR || sys_errno == EAGAIN) && self->retries++ < MAX_RETRIES)
+    bool may_retry = self->step.kind != POSIX_STEP_CLOSE; /* which frees the number, whatever it returns */
+    if (may_retry && (sys_errno == EINTR || sys_errno == EAGAIN) && self->retries++ < MAX_RETRIES)
         return true;
     if (sys_errno == ECANCELED)
         posix_request_fail(self, CB_ERR_ABORTED, 0);
@@ -151,10 +167,12 @@ static bool advance_write(struct posix_request *self, uint64_t moved)
 bool posix_request_advance(struct posix_request *self, int64_t result, bool stop)
 {
     bool more = false;
+    if (self->step.kind == POSIX_STEP_CLOSE && result != -ECANCELED)
+        self->step.fd = -1;
     if (result < 0) {
         more = advance_failed(self, (int)-result);
     } else if (self->kind == STORE_FINISH) {
-        if (self->object->watch)
+        if (self->object->watch && self->step.kind == POSIX_STEP_SYNC)
             self->object->watch->is_durable(self->object->watch, self->object->fd);
     } else {
         self->retries = 0;
@@ -171,8 +189,12 @@ bool posix_request_advance(struct posix_request *self, int64_t result, bool stop
     return more;
 }
 
-void posix_request_complete(const struct posix_request *self, uint32_t slot, struct backend_completion *completion)
+void posix_request_complete(struct posix_request *self, uint32_t slot, struct backend_completion *completion)
 {
+    if (self->step.kind == POSIX_STEP_CLOSE && self->step.fd >= 0) { /* cancelled before it ran */
+        close(self->step.fd);
+        self->step.fd = -1;
+    }
     *completion = (struct backend_completion){
         .slot = slot,
         .code = self->code,

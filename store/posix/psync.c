@@ -58,8 +58,11 @@ int64_t posix_step_run(const struct posix_step *step)
     case POSIX_STEP_READ:
         result = preadv(step->fd, step->segments, (int)step->segment_count, (off_t)step->offset);
         break;
-    default:
+    case POSIX_STEP_SYNC:
         result = fsync(step->fd);
+        break;
+    default:
+        result = close(step->fd);
         break;
     }
     return result < 0 ? -errno : result;

@@ -110,6 +110,8 @@ static void queue_step(struct uring *self, uint32_t slot)
     }
     if (step->kind == POSIX_STEP_SYNC)
         io_uring_prep_fsync(sqe, step->fd, 0);
+    else if (step->kind == POSIX_STEP_CLOSE)
+        io_uring_prep_close(sqe, step->fd);
     else
         prepare_transfer(self, sqe, step);
     io_uring_sqe_set_data64(sqe, slot);
