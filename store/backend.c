@@ -25,6 +25,7 @@ int backend_check(const char *name, const struct backend_ops *ops, struct cb_err
     CHECK(poll);
     CHECK(cancel);
     CHECK(publish);
+    CHECK(swap);
     CHECK(sync_folder);
     CHECK(make_folder);
     CHECK(read_small);

@@ -87,6 +87,8 @@ struct backend_ops {
 
     /* As in store.h; these block. */
     int (*publish)(struct backend *backend, const char *name, const void *bytes, size_t len, struct cb_err *err);
+    int (*swap)(struct backend *backend, const char *name, const char *before, const char *after, bool *guarded,
+                struct cb_err *err);
     int (*sync_folder)(struct backend *backend, const char *folder, struct cb_err *err);
     int (*make_folder)(struct backend *backend, const char *folder, struct cb_err *err);
     int (*read_small)(struct backend *backend, const char *name, struct buf *out, struct cb_err *err);

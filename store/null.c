@@ -226,6 +226,18 @@ static int null_publish(struct backend *backend, const char *name, const void *b
     return remember(null_of(backend), name, len, copy, err);
 }
 
+static int null_swap(struct backend *backend, const char *name, const char *before, const char *after, bool *guarded,
+                     struct cb_err *err)
+{
+    const struct null_entry *entry = find(null_of(backend), name);
+    *guarded = true; /* nobody else sees this store */
+    if (before ? !entry || !entry->bytes || entry->length != strlen(before) ||
+                     memcmp(entry->bytes, before, strlen(before)) != 0
+               : entry != NULL)
+        return cb_fail(err, CB_ERR_EXISTS, "%s in store '" STORE_NULL "' is not what it was", name);
+    return null_publish(backend, name, after, strlen(after), err);
+}
+
 static int null_folder(struct backend *backend, const char *folder, struct cb_err *err)
 {
     (void)backend;
@@ -331,6 +343,7 @@ const struct backend_ops null_backend = {
     .poll = null_poll,
     .cancel = null_cancel,
     .publish = null_publish,
+    .swap = null_swap,
     .sync_folder = null_folder,
     .make_folder = null_folder,
     .read_small = null_read_small,

@@ -431,6 +431,14 @@ int store_publish(struct store *self, const char *name, const void *bytes, size_
     return rc ? rc : self->backend->ops->publish(self->backend, name, bytes, len, err);
 }
 
+int store_swap(struct store *self, const char *name, const char *before, const char *after, bool *guarded,
+               struct cb_err *err)
+{
+    assert(after && guarded);
+    int rc = check_name(self, name, false, err);
+    return rc ? rc : self->backend->ops->swap(self->backend, name, before, after, guarded, err);
+}
+
 int store_sync_folder(struct store *self, const char *folder, struct cb_err *err)
 {
     int rc = check_name(self, folder, true, err);

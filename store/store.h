@@ -171,6 +171,12 @@ size_t store_in_flight(const struct store *self);
  * becomes visible, and visible durably on return, if the store was opened so. Blocking. */
 int store_publish(struct store *self, const char *name, const void *bytes, size_t len,
                   struct cb_err *err) CB_MUST_CHECK;
+/* Replaces a small text if it is still `before`, or makes it if `before` is NULL and nothing has that name; of all who
+ * ask at the same time, one succeeds. With `after` equal to `before` the object is only written anew, which
+ * store_modified shows. CB_ERR_EXISTS if it is not as expected. *guarded: nothing that others do in between can be lost;
+ * false where a file system has no record locks, or a server no conditional writes. Otherwise as store_publish. */
+int store_swap(struct store *self, const char *name, const char *before, const char *after, bool *guarded,
+               struct cb_err *err) CB_MUST_CHECK;
 /* Makes the creations and removals in a folder durable, and the folder itself: fsync of it and of its
  * parents up to the store, whichever rank made them. Nothing on object stores, and nothing if the
  * store was not opened durable. "" is the store itself, here and below. */

@@ -439,6 +439,13 @@ static int fault_publish(struct backend *backend, const char *name, const void *
     return rc ? rc : self->inner->ops->publish(self->inner, name, bytes, len, err);
 }
 
+static int fault_swap(struct backend *backend, const char *name, const char *before, const char *after, bool *guarded,
+                      struct cb_err *err)
+{
+    struct fault_store *self = fault_of(backend);
+    return self->inner->ops->swap(self->inner, name, before, after, guarded, err);
+}
+
 static int fault_sync_folder(struct backend *backend, const char *folder, struct cb_err *err)
 {
     struct fault_store *self = fault_of(backend);
@@ -544,6 +551,7 @@ const struct backend_ops fault_backend = {
     .poll = fault_poll,
     .cancel = fault_cancel,
     .publish = fault_publish,
+    .swap = fault_swap,
     .sync_folder = fault_sync_folder,
     .make_folder = fault_make_folder,
     .read_small = fault_read_small,

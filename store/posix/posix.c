@@ -408,6 +408,12 @@ static int posix_publish(struct backend *backend, const char *name, const void *
     return posix_names_publish(&posix_of(backend)->names, name, bytes, len, err);
 }
 
+static int posix_swap(struct backend *backend, const char *name, const char *before, const char *after, bool *guarded,
+                      struct cb_err *err)
+{
+    return posix_names_swap(&posix_of(backend)->names, name, before, after, guarded, err);
+}
+
 static int posix_sync_folder(struct backend *backend, const char *folder, struct cb_err *err)
 {
     return posix_names_sync_folder(&posix_of(backend)->names, folder, err);
@@ -483,6 +489,7 @@ const struct backend_ops posix_backend = {
     .poll = posix_poll,
     .cancel = posix_cancel,
     .publish = posix_publish,
+    .swap = posix_swap,
     .sync_folder = posix_sync_folder,
     .make_folder = posix_make_folder,
     .read_small = posix_read_small,

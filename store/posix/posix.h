@@ -121,6 +121,9 @@ int posix_names_make_folder(const struct posix_names *self, const char *folder, 
 int posix_names_sync_folder(const struct posix_names *self, const char *folder, struct cb_err *err);
 int posix_names_publish(const struct posix_names *self, const char *name, const void *bytes, size_t len,
                         struct cb_err *err);
+/* posix_swap.c: see store_swap. */
+int posix_names_swap(const struct posix_names *self, const char *name, const char *before, const char *after,
+                     bool *guarded, struct cb_err *err);
 int posix_names_read_small(const struct posix_names *self, const char *name, struct buf *out, struct cb_err *err);
 int posix_names_stat(const struct posix_names *self, const char *name, uint64_t *length, struct cb_err *err);
 int posix_names_modified(const struct posix_names *self, const char *name, uint64_t *wall_ns, struct cb_err *err);

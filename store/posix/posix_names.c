@@ -143,7 +143,11 @@ int posix_names_publish(const struct posix_names *self, const char *name, const 
         return rc;
     }
     const char *slash = strrchr(name, '/');
-    return self->durable ? sync_chain(self, name, slash ? (size_t)(slash - name) : 0, err) : 0;
+    if (self->durable)
+        rc = sync_chain(self, name, slash ? (size_t)(slash - name) : 0, err);
+    if (rc)
+        unlinkat(self->root_fd, name, 0); /* what is said to have failed must not be seen as done */
+    return rc;
 }
 
 /* Reads the current contents directly into the buffer, since "small" objects had up to 124 MB. If it fails or is

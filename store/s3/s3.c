@@ -403,6 +403,12 @@ static int s3_publish(struct backend *backend, const char *name, const void *byt
     return s3_client_put(s3_of(backend)->client, name, bytes, len, err);
 }
 
+static int s3_swap(struct backend *backend, const char *name, const char *before, const char *after, bool *guarded,
+                   struct cb_err *err)
+{
+    return s3_client_swap(s3_of(backend)->client, name, before, after, guarded, err);
+}
+
 static int s3_no_folder(struct backend *backend, const char *folder, struct cb_err *err)
 {
     (void)backend, (void)folder, (void)err;
@@ -472,6 +478,7 @@ const struct backend_ops s3_backend = {
     .poll = s3_poll,
     .cancel = s3_cancel,
     .publish = s3_publish,
+    .swap = s3_swap,
     .sync_folder = s3_no_folder,
     .make_folder = s3_no_folder,
     .read_small = s3_read_small,

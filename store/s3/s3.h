@@ -39,6 +39,9 @@ void s3_client_facts(const struct s3_client *self, struct s3_facts *facts);
 /* Names are relative to the URI's prefix, as in store.h. */
 int s3_client_put(struct s3_client *self, const char *name, const void *bytes, size_t len,
                   struct cb_err *err) CB_MUST_CHECK;
+/* s3_swap.c: see store_swap. */
+int s3_client_swap(struct s3_client *self, const char *name, const char *before, const char *after, bool *guarded,
+                   struct cb_err *err) CB_MUST_CHECK;
 int s3_client_get(struct s3_client *self, const char *name, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 int s3_client_stat(struct s3_client *self, const char *name, uint64_t *length, struct cb_err *err) CB_MUST_CHECK;
 /* Last modification, on the server's clock, to a second. */

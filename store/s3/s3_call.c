@@ -68,6 +68,7 @@ static int ask(struct s3_call *self, enum s3_method method, const char *prefix, 
     self->range_offset = 0;
     self->if_match[0] = self->content_md5[0] = self->payload_hash[0] = self->crc32c[0] = '\0';
     self->algorithm = self->mark = NULL;
+    self->if_absent = false;
     self->check = NULL;
     s3_answer_clear(&self->answer);
     buf_clear(&self->answer_body);
@@ -259,6 +260,7 @@ static int compose_lines(struct s3_call *self, struct cb_err *err)
         .mark = self->mark,
         .range = self->into.total > 0 ? self->range : NULL,
         .if_match = self->if_match,
+        .if_none_match = self->if_absent ? "*" : NULL,
         .content_md5 = self->content_md5,
     };
     return s3_session_headers(self->session, &outgoing, &self->scratch, &self->lines, &self->signed_with, err);

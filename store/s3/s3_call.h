@@ -56,6 +56,7 @@ struct s3_call {
     char path[S3_PATH_BYTES], query[S3_QUERY_BYTES];
     struct s3_cursor body, into; /* into.total: bytes of the range that starts at range_offset */
     uint64_t range_offset;
+    bool if_absent; /* If-None-Match: * */
     char if_match[S3_ETAG_BYTES], content_md5[32];
     const char *algorithm; /* of the checksums of an upload that begins, or NULL */
     const char *mark;      /* of the object that an upload that begins will be, or NULL; borrowed */

@@ -12,6 +12,7 @@ struct s3_client {
     struct s3_loop *loop;
     struct s3_call call;        /* of the blocking operations, one at a time */
     struct buf document;        /* what they send */
+    bool plain_etags;           /* conditional writes of this server compare ETags without their quotes */
     bool in_a_hurry;            /* they clean up after a failure, which must not take long */
     uint64_t cleanup_failed_ns; /* when that could not be done last; 0: never */
     char endpoint_url[S3_HOST_BYTES + 16];

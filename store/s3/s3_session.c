@@ -290,6 +290,7 @@ int s3_session_headers(struct s3_session *self, const struct s3_outgoing *reques
     buf_clear(lines);
     append_line(lines, "range", request->range);
     append_line(lines, "if-match", request->if_match);
+    append_line(lines, "if-none-match", request->if_none_match);
     append_line(lines, "content-md5", request->content_md5);
     pthread_mutex_lock(&self->lock);
     refresh_if_old(self);

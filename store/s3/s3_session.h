@@ -39,14 +39,14 @@ int s3_session_open(struct s3_session *self, const char *uri, const struct s3_op
                     struct cb_err *err) CB_MUST_CHECK;
 void s3_session_release(struct s3_session *self);
 
-/* Headers of a request; the signature covers all but Range, If-Match and Content-MD5. */
+/* Headers of a request; the signature covers all but Range, If-Match, If-None-Match and Content-MD5. */
 struct s3_outgoing {
     const char *method, *path, *query; /* encoded */
     const char *payload_hash;
-    const char *crc32c;                         /* x-amz-checksum-crc32c, or NULL */
-    const char *algorithm;                      /* x-amz-checksum-algorithm, or NULL */
-    const char *mark;                           /* S3_MARK, or NULL */
-    const char *range, *if_match, *content_md5; /* or NULL */
+    const char *crc32c;                                         /* x-amz-checksum-crc32c, or NULL */
+    const char *algorithm;                                      /* x-amz-checksum-algorithm, or NULL */
+    const char *mark;                                           /* S3_MARK, or NULL */
+    const char *range, *if_match, *if_none_match, *content_md5; /* or NULL */
 };
 
 /* Composes "Name: value" lines into `lines`, each ended by a NUL; first refreshes credentials that are about to

@@ -380,18 +380,6 @@ static void published_objects_are_whole_and_replace_what_was_there(void **state)
     buf_release(&buf);
 }
 
-static void read_small_keeps_to_the_buffers_maximum(void **state)
-{
-    struct fixture *self = *state;
-    struct buf buf;
-    struct cb_err err;
-    buf_init(&buf, 3);
-    assert_int_equal(store_publish(self->store, "big", "12345", 5, NULL), 0);
-    assert_int_equal(store_read_small(self->store, "big", &buf, &err), CB_ERR_MEMORY);
-    assert_non_null(strstr(err.message, "big"));
-    buf_release(&buf);
-}
-
 struct found {
     int count;
     uint64_t bytes;
@@ -406,6 +394,62 @@ static int remember(void *context, const char *name, uint64_t length, struct cb_
     found->bytes += length;
     strcat(strcat(found->names, name), " ");
     return 0;
+}
+
+static void holds_text(struct store *store, const char *name, const char *text)
+{
+    struct buf found;
+    buf_init(&found, 100);
+    assert_int_equal(store_read_small(store, name, &found, NULL), 0);
+    assert_string_equal(found.data, text);
+    buf_release(&found);
+}
+
+static void a_swap_replaces_only_what_is_as_expected(void **state)
+{
+    struct fixture *self = *state;
+    bool guarded = false;
+    struct found found = {0};
+    assert_int_equal(store_swap(self->store, "a/claim", "one", "two", &guarded, NULL), CB_ERR_EXISTS);
+    assert_int_equal(store_swap(self->store, "a/claim", NULL, "one", &guarded, NULL), 0);
+    assert_true(guarded);
+    assert_int_equal(store_swap(self->store, "a/claim", NULL, "another", &guarded, NULL), CB_ERR_EXISTS);
+    assert_int_equal(store_swap(self->store, "a/claim", "on", "another", &guarded, NULL), CB_ERR_EXISTS);
+    holds_text(self->store, "a/claim", "one");
+    assert_int_equal(store_swap(self->store, "a/claim", "one", "longer", &guarded, NULL), 0);
+    assert_true(guarded);
+    holds_text(self->store, "a/claim", "longer");
+    assert_int_equal(store_list(self->store, "", remember, &found, NULL), 0);
+    assert_string_equal(found.names, "a/claim ");
+    assert_int_equal(store_swap(self->store, "../claim", NULL, "one", &guarded, NULL), CB_ERR_USAGE);
+}
+
+static void a_swap_for_the_same_text_only_renews_its_time(void **state)
+{
+    struct fixture *self = *state;
+    bool guarded;
+    uint64_t before_ns = 0, after_ns = 0;
+    assert_int_equal(store_swap(self->store, "claim", NULL, "one", &guarded, NULL), 0);
+    assert_int_equal(store_modified(self->store, "claim", &before_ns, NULL), 0);
+    do {
+        clock_sleep_ns(NS_PER_MS);
+        assert_int_equal(store_swap(self->store, "claim", "one", "one", &guarded, NULL), 0);
+        assert_int_equal(store_modified(self->store, "claim", &after_ns, NULL), 0);
+    } while (after_ns == before_ns);
+    assert_true(after_ns > before_ns);
+    holds_text(self->store, "claim", "one");
+}
+
+static void read_small_keeps_to_the_buffers_maximum(void **state)
+{
+    struct fixture *self = *state;
+    struct buf buf;
+    struct cb_err err;
+    buf_init(&buf, 3);
+    assert_int_equal(store_publish(self->store, "big", "12345", 5, NULL), 0);
+    assert_int_equal(store_read_small(self->store, "big", &buf, &err), CB_ERR_MEMORY);
+    assert_non_null(strstr(err.message, "big"));
+    buf_release(&buf);
 }
 
 static int stop_at_once(void *context, const char *name, uint64_t length, struct cb_err *err)
@@ -513,6 +557,8 @@ static const struct contract contracts[] = {
     CONTRACT(what_is_not_there_is_not_found_by_name),
     CONTRACT(names_that_lead_out_of_the_store_are_refused),
     CONTRACT(published_objects_are_whole_and_replace_what_was_there),
+    CONTRACT(a_swap_replaces_only_what_is_as_expected),
+    CONTRACT(a_swap_for_the_same_text_only_renews_its_time),
     CONTRACT(read_small_keeps_to_the_buffers_maximum),
     CONTRACT(list_names_every_object_below_a_folder),
     CONTRACT(a_search_goes_no_deeper_than_asked),
