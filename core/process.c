@@ -1,7 +1,9 @@
 /* What every program does at its start: standard streams, signals, and where it is installed. */
 #include "core/process.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +20,52 @@ void process_begin(void)
             break;
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
+}
+
+/* The 20th number after the state, which follows the name in parentheses; 0 if it has ended or cannot be seen. */
+static uint64_t read_start(uint64_t pid, bool *ended)
+{
+    char path[64], text[1024];
+    uint64_t start = 0;
+    snprintf(path, sizeof path, "/proc/%" PRIu64 "/stat", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t len = fd >= 0 ? read(fd, text, sizeof text - 1) : 0;
+    if (fd >= 0)
+        close(fd);
+    text[len > 0 ? len : 0] = '\0';
+    const char *at = strrchr(text, ')');
+    *ended = at && (strncmp(at, ") Z", 3) == 0 || strncmp(at, ") X", 3) == 0);
+    for (int i = 0; at && i < 20; i++)
+        at = strchr(at + 1, ' ');
+    if (at && !*ended)
+        start = strtoull(at, NULL, 10);
+    return start;
+}
+
+void process_identify(struct process_identity *self)
+{
+    bool ended;
+    *self = (struct process_identity){.pid = (uint64_t)getpid()};
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t len = fd >= 0 ? read(fd, self->machine, 36) : 0;
+    if (fd >= 0)
+        close(fd);
+    ssize_t more = len == 36 ? readlink("/proc/self/ns/pid", self->machine + len, sizeof self->machine - 40) : 0;
+    self->machine[more > 0 ? len + more : 0] = '\0'; /* "": unknown, like that of no other process */
+    self->start_ticks = read_start(self->pid, &ended);
+}
+
+bool process_has_ended(const struct process_identity *other)
+{
+    struct process_identity self;
+    bool ended = false;
+    process_identify(&self);
+    if (!*self.machine || strcmp(self.machine, other->machine) != 0 || other->pid == 0 || other->pid > INT32_MAX)
+        return false;
+    if (kill((pid_t)other->pid, 0) != 0 && errno == ESRCH)
+        return true;
+    uint64_t start = read_start(other->pid, &ended);
+    return ended || (start > 0 && start != other->start_ticks);
 }
 
 bool process_own_path(char path[PATH_MAX])

@@ -4,10 +4,20 @@
 
 #include <limits.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 /* Opens closed standard streams, so that no data file gets a descriptor that messages are written to, and turns
  * SIGPIPE and SIGXFSZ into write errors. Call once, before any thread. */
 void process_begin(void);
+
+/* What tells a process from all others, on other machines and later ones, too. */
+struct process_identity {
+    char machine[128]; /* since its boot, and the namespace that numbers its processes */
+    uint64_t pid, start_ticks;
+};
+void process_identify(struct process_identity *self); /* of this process */
+/* Whether the process is known to have ended. False if it cannot be known, as on another machine. */
+bool process_has_ended(const struct process_identity *other);
 
 /* This program's own absolute path; false and "" if the system does not report it. */
 bool process_own_path(char path[PATH_MAX]);

@@ -74,6 +74,10 @@ struct engine_setup {
     const char *store_path; /* for those: a path, or s3://… */
     struct store *plain;    /* the same place without injected faults, for metadata and removal */
     const char *run_folder;
+    /* Fails if the run no longer owns the folder of its checkpoints. Rank 0 asks before it removes an older checkpoint and
+     * before it commits a new one, on the thread that saves. NULL: nobody else can own it. */
+    int (*check_owner)(void *folder, struct cb_err *err);
+    void *folder;
     /* For the thread of asynchronous saves only; NULL without asynchronous saves. */
     struct comm *async_comm;
     struct store *async_store;

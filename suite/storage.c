@@ -542,7 +542,11 @@ int suite_storage_open(struct suite *self, struct cb_err *err)
     uint64_t bytes = suite_file_bytes(self->experiment), files = comm_size(self->comm);
     files += self->nodes.count;
     uint64_t needed = bytes > UINT64_MAX / files ? UINT64_MAX : bytes * files;
-    int rc = comm_rank(self->comm) == 0 ? folder_prepare(self->experiment, self->run, needed, err) : 0;
+    const struct lease_owner owner = {.run = self->run,
+                                      .run_folder = self->run_folder,
+                                      .attempt = self->attempt,
+                                      .one_machine = comm_local_size(self->comm) == comm_size(self->comm)};
+    int rc = comm_rank(self->comm) == 0 ? folder_prepare(&self->folder, self->experiment, &owner, needed, err) : 0;
     rc = suite_join(self, rc, err);
     if (!rc)
         rc = folder_open(&self->folder, self->experiment, self->run, err);

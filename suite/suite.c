@@ -174,12 +174,14 @@ static int prepare(struct suite *self, struct cb_err *err)
 }
 
 int suite_run(struct comm *comm, struct status_page *page, const struct experiment *experiment,
-              const char *pages_folder, const char *run_folder, struct cb_err *err)
+              const char *pages_folder, const char *run_folder, uint32_t attempt, struct cb_err *err)
 {
     struct suite suite = {.comm = comm,
                           .page = page,
                           .experiment = experiment,
                           .pages_folder = pages_folder,
+                          .run_folder = run_folder,
+                          .attempt = attempt,
                           .section_timeout_ns = experiment_u64(experiment, OPT_TIMEOUT_OP)};
     const char *name = strrchr(run_folder, '/');
     snprintf(suite.run, sizeof suite.run, "%s", name ? name + 1 : run_folder);

@@ -47,6 +47,8 @@ struct suite {
     const char *pages_folder; /* node-local; borrowed */
     cpu_set_t allowed;        /* cores, before ranks were bound to their shares */
     char run[FOLDER_NAME_BYTES];
+    const char *run_folder; /* borrowed */
+    uint32_t attempt;
     struct nodes nodes;
     struct blas blas;
     bool has_blas;
@@ -59,7 +61,7 @@ struct suite {
 
 /* Runs all repetitions of the sections that the experiment names. */
 int suite_run(struct comm *comm, struct status_page *page, const struct experiment *experiment,
-              const char *pages_folder, const char *run_folder, struct cb_err *err) CB_MUST_CHECK;
+              const char *pages_folder, const char *run_folder, uint32_t attempt, struct cb_err *err) CB_MUST_CHECK;
 
 /* Sections: each measures once and fills its metrics of the sample. `last` is the last repetition, which also writes
  * the facts. */

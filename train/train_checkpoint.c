@@ -45,10 +45,17 @@ static int open_place(struct train_checkpoint *self, struct trainer *trainer, st
 {
     struct layout_pair pair = {.saved = self->layout, .loaded = self->layout, .ranks = trainer->training.ranks};
     const char *name = train_checkpoint_run_name(&trainer->place);
+    const struct lease_owner owner = {.run = name,
+                                      .run_folder = trainer->place.run_folder,
+                                      .attempt = trainer->place.attempt,
+                                      .one_machine = comm_local_size(trainer->comm) == comm_size(trainer->comm)};
     int rc = 0;
     if (trainer->rank == 0) {
         read_owner(self, trainer);
-        rc = folder_prepare(self->experiment, name, estimate_store_bytes(&pair, self->experiment), err);
+        rc =
+            folder_prepare(&self->folder, self->experiment, &owner, estimate_store_bytes(&pair, self->experiment), err);
+        if (!rc && folder_weakness(&self->folder))
+            status_page_add_fact(trainer->page, "claim", folder_weakness(&self->folder));
     }
     rc = trainer_join(trainer, rc, err);
     if (!rc)
@@ -74,6 +81,8 @@ static int make_engine(struct train_checkpoint *self, struct trainer *trainer, s
         .store = self->store,
         .plain = self->folder.plain,
         .run_folder = trainer->place.run_folder,
+        .check_owner = folder_check_owner,
+        .folder = &self->folder,
         .async_comm = self->async_comm,
         .async_store = self->async_store,
         .device = trainer->gpu ? trainer->gpu : self->device,
@@ -353,11 +362,11 @@ static int wait_for_saves(struct trainer *trainer, struct cb_err *err)
     return 0;
 }
 
-/* keep=false: removes all checkpoints of this run, and its folder if nothing else is in it. */
-static int drop_all(struct trainer *trainer, struct cb_err *err)
+/* With keep=false removes all checkpoints of this run. */
+static int leave(struct trainer *trainer, struct cb_err *err)
 {
     struct train_checkpoint *self = trainer->checkpoint;
-    while (self->kept_count > 0)
+    while (experiment_is(self->experiment, OPT_KEEP, "false") && self->kept_count > 0)
         train_checkpoint_clear(trainer, self->kept[--self->kept_count]);
     return trainer_join(trainer, trainer->rank == 0 ? folder_leave(&self->folder, err) : 0, err);
 }
@@ -375,8 +384,8 @@ int checkpoint_finish(struct trainer *trainer, struct cb_err *err)
         rc = wait_for_saves(trainer, err);
     if (!rc)
         drop_older(trainer, true);
-    if (!rc && experiment_is(self->experiment, OPT_KEEP, "false"))
-        rc = drop_all(trainer, err);
+    if (!rc)
+        rc = leave(trainer, err);
     if (rc || self->failed == 0)
         return rc;
     return cb_fail(err, CB_ERR_NO_SPACE,

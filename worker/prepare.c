@@ -205,12 +205,25 @@ static int open_stores(struct run *self, struct cb_err *err)
     return rc;
 }
 
+static int claim_folder(struct run *self, struct cb_err *err)
+{
+    const struct lease_owner owner = {.run = self->id,
+                                      .run_folder = self->folder_path,
+                                      .attempt = self->attempt,
+                                      .one_machine = comm_local_size(self->comm) == comm_size(self->comm)};
+    int rc = folder_prepare(&self->folder, self->experiment, &owner,
+                            estimate_store_bytes(&self->layouts, self->experiment), err);
+    if (!rc && folder_weakness(&self->folder))
+        status_page_add_fact(self->page, "claim", folder_weakness(&self->folder));
+    return rc;
+}
+
 /* Rank 0 makes and claims the folder. An earlier attempt may have left checkpoints in it. */
 static int prepare_store(struct run *self, struct cb_err *err)
 {
     int rc = 0;
     if (comm_rank(self->comm) == 0)
-        rc = folder_prepare(self->experiment, self->id, estimate_store_bytes(&self->layouts, self->experiment), err);
+        rc = claim_folder(self, err);
     rc = run_join(self, rc, err);
     if (!rc)
         rc = run_join(self, open_stores(self, err), err);
@@ -294,6 +307,8 @@ static int make_engine(struct run *self, struct cb_err *err)
         .store_path = native ? NULL : self->folder.path,
         .plain = self->folder.plain,
         .run_folder = self->folder_path,
+        .check_owner = folder_check_owner,
+        .folder = &self->folder,
         .async_comm = self->async_comm,
         .async_store = self->async_store,
         .device = self->device,

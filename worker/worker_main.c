@@ -201,7 +201,8 @@ static int run_suite(const struct arguments *arguments, struct comm *comm, struc
                      const struct experiment *experiment, struct cb_err *err)
 {
     set_phase(page, PHASE_RUNNING);
-    return suite_run(comm, page, experiment, arguments->pages, arguments->run_folder, err);
+    return suite_run(comm, page, experiment, arguments->pages, arguments->run_folder, (uint32_t)arguments->attempt,
+                     err);
 }
 
 static int run_training(const struct arguments *arguments, struct comm *comm, struct status_page *page,

@@ -20,6 +20,7 @@
 #include "core/memory.h"
 #include "core/units.h"
 #include "run/workload_kind.h"
+#include "setup/folder/claim.h"
 #include "setup/s3_keys.h"
 #include "store/kind.h"
 
@@ -223,17 +224,38 @@ static int seal(struct attempt *self, struct cb_err *err)
                                          self->number, self->run);
 }
 
+/* Whether the folder is still claimed by this attempt: the uploads of another one, which may be alive, are not ours. */
+static int check_claim(const struct attempt *attempt, const struct store_uri *uri, const struct s3_options *s3,
+                       const char *suffix, bool *ours, struct cb_err *err)
+{
+    struct store_options options = {.depth = 1, .threads = 1, .read_only = true, .s3 = s3};
+    struct store *store;
+    struct claim claim;
+    *ours = false;
+    int rc = store_open(uri->inner, &options, &store, err);
+    if (rc)
+        return rc;
+    rc = claim_read(store, suffix, &claim, err);
+    *ours = rc == 0 && strcmp(claim.run, attempt->run) == 0 &&
+            (!*claim.lease.token || claim.lease.attempt == attempt->number);
+    store_free(store);
+    return rc == CB_ERR_NOT_FOUND ? 0 : rc;
+}
+
 static int abort_all(const struct attempt *attempt, const struct store_uri *uri, uint64_t *count, struct cb_err *err)
 {
     const char *suffix = experiment_text(attempt->experiment, OPT_SUFFIX);
     struct s3_options options;
+    bool ours;
     int rc = s3_keys_read(attempt->experiment, &options, err);
     if (rc)
         return rc;
     options.attempts = CLEAN_TRIES;
     if (options.deadline_ns > CLEAN_DEADLINE_NS)
         options.deadline_ns = CLEAN_DEADLINE_NS;
-    return uri->kind->abort_leftovers(uri->inner, &options, *suffix ? suffix : attempt->run, count, err);
+    suffix = *suffix ? suffix : attempt->run;
+    rc = check_claim(attempt, uri, &options, suffix, &ours, err);
+    return rc || !ours ? rc : uri->kind->abort_leftovers(uri->inner, &options, suffix, count, err);
 }
 
 /* Cleans up after killed ranks in an object store: aborts multipart uploads under the run's own prefix, which nobody will

@@ -48,10 +48,11 @@ struct cleaning {
 
 /* ---- names ---- */
 
-/* "iteration-7/…", "checkpoint/…", "baseline/…": folders that runs create inside theirs. */
+/* "iteration-7/…", "checkpoint/…", "baseline/…": folders that runs create inside theirs, and what is left of a claim
+ * that was being written. */
 static bool is_in_our_folder(const char *inside)
 {
-    static const char *const made[] = {"baseline/", "checkpoint/", "checkpoint-0/", "checkpoint-1/"};
+    static const char *const made[] = {"baseline/", "checkpoint/", "checkpoint-0/", "checkpoint-1/", CLAIM_NAME "."};
     static const char iteration[] = "iteration-";
     for (size_t i = 0; i < sizeof made / sizeof *made; i++)
         if (strncmp(inside, made[i], strlen(made[i])) == 0)

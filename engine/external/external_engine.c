@@ -28,11 +28,18 @@ static int remove_marker(struct store *store, const char *path, struct cb_err *e
     return rc ? rc : store_sync_folder(store, path, err);
 }
 
+static int check_owner(const struct engine_setup *setup, struct cb_err *err)
+{
+    return setup->check_owner ? setup->check_owner(setup->folder, err) : 0;
+}
+
 static int prepare_folder(struct external_operation *self, struct cb_err *err)
 {
     if (self->sample->op != OP_SAVE || comm_rank(self->setup->comm) != 0)
         return 0;
-    int rc = store_make_folder(self->setup->plain, self->name, err);
+    int rc = check_owner(self->setup, err);
+    if (!rc)
+        rc = store_make_folder(self->setup->plain, self->name, err);
     return rc ? rc : remove_marker(self->setup->plain, self->name, err);
 }
 
@@ -66,6 +73,8 @@ int external_end(struct external_operation *self, int code, struct cb_err *err)
 {
     timeline_own_done(&self->timeline);
     timeline_enter(&self->timeline, STATE_WAIT);
+    if (!code && self->sample->op == OP_SAVE && comm_rank(self->setup->comm) == 0)
+        code = check_owner(self->setup, err); /* the other process has committed: too late to prevent, not to report */
     int rc = agree(self->setup->comm, code, self->options->deadline_ns, err);
     timeline_stop(&self->timeline);
     timeline_fill(&self->timeline, self->sample);

@@ -45,11 +45,16 @@ static int remove_if_there(struct store *store, const char *path, uint32_t copy,
     return rc == CB_ERR_NOT_FOUND ? 0 : rc;
 }
 
+static int check_owner(const struct native_engine *engine, struct cb_err *err)
+{
+    return engine->setup.check_owner ? engine->setup.check_owner(engine->setup.folder, err) : 0;
+}
+
 /* The folder is synced even if there is no marker: who removed it may have been killed before the sync. */
 static int remove_marker(struct native_operation *operation, struct cb_err *err)
 {
     struct store *store = operation->lane->store;
-    int rc = 0;
+    int rc = check_owner(operation->engine, err);
     for (size_t i = 0; format_marker_at(i) && !rc; i++) /* of every format: earlier runs may have used another */
         rc = remove_if_there(store, operation->path, 0, format_marker_at(i), err);
     if (!rc)
@@ -235,7 +240,9 @@ static int publish_marker(struct native_operation *operation, struct cb_err *err
     struct native_engine *engine = operation->engine;
     char name[PATH_MAX];
     timeline_enter(&operation->timeline, STATE_COMMIT);
-    int rc = native_name(operation->path, format_marker(engine->setup.config.plan.format), name, err);
+    int rc = check_owner(engine, err);
+    if (!rc)
+        rc = native_name(operation->path, format_marker(engine->setup.config.plan.format), name, err);
     return rc ? rc
               : store_publish(operation->lane->store, name, engine->save->metadata.data, engine->save->metadata.len,
                               err);

@@ -1,18 +1,17 @@
-/* Claims on folders in stores: reading, checking and taking them. */
+/* The text of a claim, and what it says about its owner. */
 #include "setup/folder/claim.h"
 
-#include <errno.h>
-#include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "core/buf.h"
+#include "core/clock.h"
+#include "core/path.h"
+#include "core/utf8.h"
 #include "run/workload_kind.h"
-#include "store/kind.h"
-
-#define CLAIM_MAX_BYTES 4096
-#define PATH_BYTES 4096
 
 static const char temporary[] = "temporary";
 
@@ -22,152 +21,100 @@ bool claim_is_to_keep(const struct experiment *experiment)
            (experiment_is(experiment, OPT_KEEP, "auto") && experiment_is(experiment, OPT_OPS, "save"));
 }
 
-static bool resumes(const struct experiment *experiment)
+int claim_name(const char *suffix, char name[PATH_MAX], struct cb_err *err)
 {
-    return workload_kind_of(experiment)->trains && experiment_is(experiment, OPT_TRAIN_RESUME, "latest");
+    return path_format(name, PATH_MAX, err, "%s/" CLAIM_NAME, suffix);
 }
 
-/* The run's id, then "kept" or "temporary". Earlier versions wrote the id alone: such checkpoints count as kept. */
-static void format_claim(const struct claim *claim, char *text, size_t text_bytes)
+/* The run's id, then "kept" or "temporary", then the lease if there is one. Earlier versions wrote no lease, and before
+ * that the id alone: such checkpoints count as kept. */
+void claim_format(const struct claim *claim, char text[CLAIM_TEXT_BYTES])
 {
-    snprintf(text, text_bytes, "%s\n%s\n", claim->run, claim->keeps ? "kept" : temporary);
+    const struct claim_lease *lease = &claim->lease;
+    int len = snprintf(text, CLAIM_TEXT_BYTES, "%s\n%s\n", claim->run, claim->keeps ? "kept" : temporary);
+    if (!*lease->token)
+        return;
+    snprintf(text + len, CLAIM_TEXT_BYTES - (size_t)len,
+             "token=%s\nattempt=%" PRIu32 "\nsince_ns=%" PRIu64 "\nlasts_ns=%" PRIu64
+             "\nhost=%s\nrun_folder=%s\nmachine=%s\npid=%" PRIu64 "\nstart_ticks=%" PRIu64 "\n",
+             lease->token, lease->attempt, lease->since_wall_ns, lease->lasts_ns, lease->host, lease->run_folder,
+             lease->process.machine, lease->process.pid, lease->process.start_ticks);
+}
+
+/* Copies the value of the line KEY=VALUE, or "". */
+static void read_text(const char *text, const char *key, char *value, size_t value_bytes)
+{
+    size_t len = strlen(key);
+    *value = '\0';
+    for (const char *line = text; (line = strchr(line, '\n')) != NULL;)
+        if (strncmp(++line, key, len) == 0 && line[len] == '=') {
+            line += len + 1;
+            snprintf(value, value_bytes, "%.*s", (int)strcspn(line, "\n"), line);
+            return;
+        }
+}
+
+static uint64_t read_number(const char *text, const char *key)
+{
+    char value[32];
+    read_text(text, key, value, sizeof value);
+    return strtoull(value, NULL, 10);
+}
+
+void claim_parse(const char *text, struct claim *claim)
+{
+    char shown[CLAIM_TEXT_BYTES];
+    snprintf(shown, sizeof shown, "%s", text);
+    utf8_hide_controls(shown, "\n"); /* it goes into messages */
+    size_t len = strcspn(shown, "\n");
+    *claim = (struct claim){0};
+    snprintf(claim->run, sizeof claim->run, "%.*s", (int)len, shown);
+    claim->keeps = shown[len] == '\0' || strncmp(shown + len + 1, temporary, strlen(temporary)) != 0;
+    struct claim_lease *lease = &claim->lease;
+    read_text(shown, "token", lease->token, sizeof lease->token);
+    read_text(shown, "host", lease->host, sizeof lease->host);
+    read_text(shown, "run_folder", lease->run_folder, sizeof lease->run_folder);
+    read_text(shown, "machine", lease->process.machine, sizeof lease->process.machine);
+    lease->attempt = (uint32_t)read_number(shown, "attempt");
+    lease->since_wall_ns = read_number(shown, "since_ns");
+    lease->lasts_ns = read_number(shown, "lasts_ns");
+    lease->process.pid = read_number(shown, "pid");
+    lease->process.start_ticks = read_number(shown, "start_ticks");
 }
 
 int claim_read(struct store *store, const char *suffix, struct claim *claim, struct cb_err *err)
 {
-    char name[PATH_BYTES];
+    char name[PATH_MAX];
     struct buf text;
-    snprintf(name, sizeof name, "%.2000s/" CLAIM_NAME, suffix);
-    buf_init(&text, CLAIM_MAX_BYTES);
-    int rc = store_read_small(store, name, &text, err);
-    if (!rc) {
-        size_t len = strcspn(text.data, "\n");
-        snprintf(claim->run, sizeof claim->run, "%.*s", (int)len, text.data);
-        claim->keeps = text.data[len] == '\0' || strncmp(text.data + len + 1, temporary, strlen(temporary)) != 0;
-    }
+    buf_init(&text, CLAIM_TEXT_BYTES - 1);
+    int rc = claim_name(suffix, name, err);
+    if (!rc)
+        rc = store_read_small(store, name, &text, err);
+    if (!rc)
+        claim_parse(text.data, claim);
     buf_release(&text);
     return rc;
 }
 
-/* Another run's claim on a folder above would remove what this run saves. */
-static int check_folders_above(struct store *store, const char *path, const char *suffix, const char *run,
-                               struct cb_err *err)
+bool claim_has_ended(const struct claim_lease *lease)
 {
-    char above[CLAIM_RUN_BYTES];
-    for (const char *slash = strchr(suffix, '/'); slash; slash = strchr(slash + 1, '/')) {
-        struct claim owner;
-        snprintf(above, sizeof above, "%.*s", (int)(slash - suffix), suffix);
-        int rc = claim_read(store, above, &owner, err);
-        if (rc == 0 && strcmp(owner.run, run) != 0)
-            return cb_fail(err, CB_ERR_EXISTS, "%.300s/%.300s lies in the folder of run %.128s: choose another suffix",
-                           path, suffix, owner.run);
-        if (rc && rc != CB_ERR_NOT_FOUND)
-            return rc;
-    }
-    return 0;
+    char manifest[PATH_MAX];
+    if (process_has_ended(&lease->process))
+        return true;
+    return lease->run_folder[0] == '/' && lease->attempt > 0 &&
+           path_format(manifest, sizeof manifest, NULL, "%s/attempts/%" PRIu32 "/manifest.json", lease->run_folder,
+                       lease->attempt) == 0 &&
+           access(manifest, F_OK) == 0;
 }
 
-/* Whether a folder with `owner`'s claim may be taken over. */
-static int check_owner(struct store *store, const char *path, const char *suffix, const struct experiment *experiment,
-                       const struct claim *owner, struct claim *mine, struct cb_err *err)
+char *claim_describe(const struct claim *claim, char text[CLAIM_TEXT_BYTES])
 {
-    uint64_t bytes, files = 0;
-    bool takes_over = resumes(experiment) || !experiment_is(experiment, OPT_FOLDER, "per_iteration");
-    if (strcmp(owner->run, mine->run) != 0 && !takes_over)
-        return cb_fail(
-            err, CB_ERR_EXISTS,
-            "%.300s/%.300s holds a checkpoint of run %.128s: choose another suffix, remove it, or use folder=overwrite",
-            path, suffix, owner->run);
-    int rc = store_measure(store, suffix, &bytes, &files, err);
-    if (rc || !owner->keeps || files < 2)
-        return rc; /* nothing but the claim itself is there */
-    mine->keeps = true;
-    if (strcmp(owner->run, mine->run) == 0 || resumes(experiment) || experiment_bool(experiment, OPT_KEEP_REPLACE))
-        return 0;
-    return cb_fail(err, CB_ERR_EXISTS,
-                   "%.300s/%.300s holds a checkpoint of run %.128s that is kept: choose another suffix, remove it, or "
-                   "use --replace-kept",
-                   path, suffix, owner->run);
-}
-
-/* Ends the list at its first object. */
-static int stop_at_first(void *context, const char *name, uint64_t length, struct cb_err *err)
-{
-    (void)context, (void)name, (void)length, (void)err;
-    return CB_ERR_EXISTS;
-}
-
-/* Fails if the folder may not be claimed; *owned says whether it has a claim now. */
-static int check(struct store *store, const char *path, const char *suffix, const struct experiment *experiment,
-                 struct claim *mine, bool *owned, struct cb_err *err)
-{
-    struct claim owner;
-    int rc = check_folders_above(store, path, suffix, mine->run, err);
-    if (rc)
-        return rc;
-    rc = claim_read(store, suffix, &owner, err);
-    *owned = rc == 0;
-    if (rc == 0)
-        return check_owner(store, path, suffix, experiment, &owner, mine, err);
-    if (rc == CB_ERR_NOT_FOUND)
-        rc = store_list(store, suffix, stop_at_first, NULL, err);
-    if (rc == CB_ERR_EXISTS)
-        return cb_fail(err, CB_ERR_EXISTS,
-                       "%.300s/%.300s is there already and was not made by a run: choose another suffix", path, suffix);
-    return rc;
-}
-
-/* CB_ERR_EXISTS if another run was faster. */
-static int create_file(const char *path, const char *text, struct cb_err *err)
-{
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-    if (fd < 0 && errno == EEXIST)
-        return cb_fail(err, CB_ERR_EXISTS, "%s is there already", path);
-    if (fd < 0)
-        return cb_fail_errno(err, errno, "creating %s", path);
-    ssize_t written = write(fd, text, strlen(text));
-    int failure = written < 0 || fsync(fd) ? errno : (size_t)written < strlen(text) ? ENOSPC : 0;
-    close(fd);
-    if (failure)
-        unlink(path);
-    return failure ? cb_fail_errno(err, failure, "writing %s", path) : 0;
-}
-
-/* Writes the claim and reads it back: of two runs that take over at the same time, the later one owns the folder. */
-static int write_claim(struct store *store, const char *path, const char *suffix, const struct claim *mine,
-                       struct cb_err *err)
-{
-    char name[PATH_BYTES], text[CLAIM_RUN_BYTES + 32];
-    struct claim owner;
-    snprintf(name, sizeof name, "%.2000s/" CLAIM_NAME, suffix);
-    format_claim(mine, text, sizeof text);
-    int rc = store_publish(store, name, text, strlen(text), err);
-    if (!rc)
-        rc = claim_read(store, suffix, &owner, err);
-    if (rc || strcmp(owner.run, mine->run) == 0)
-        return rc;
-    return cb_fail(err, CB_ERR_EXISTS, "run %.128s has claimed %.300s/%.300s just now: choose another suffix",
-                   owner.run, path, suffix);
-}
-
-int claim_take(struct store *store, const char *path, const char *suffix, const struct experiment *experiment,
-               const char *run, struct cb_err *err)
-{
-    struct claim mine = {.keeps = claim_is_to_keep(experiment)};
-    char file[PATH_BYTES], text[CLAIM_RUN_BYTES + 32];
-    bool owned;
-    snprintf(mine.run, sizeof mine.run, "%s", run);
-    int rc = check(store, path, suffix, experiment, &mine, &owned, err);
-    if (!rc)
-        rc = store_make_folder(store, suffix, err);
-    if (!rc && !owned && store_uri_of(path).kind->is_path) {
-        format_claim(&mine, text, sizeof text);
-        if (snprintf(file, sizeof file, "%s/%s/" CLAIM_NAME, path, suffix) >= (int)sizeof file)
-            return cb_fail(err, CB_ERR_USAGE, "the name %s/%s is too long", path, suffix);
-        rc = create_file(file, text, err);
-        if (rc != CB_ERR_EXISTS)
-            return rc;
-        rc = check(store, path, suffix, experiment, &mine, &owned, err);
-    }
-    return rc ? rc : write_claim(store, path, suffix, &mine, err);
+    const struct claim_lease *lease = &claim->lease;
+    char since[21], process[64] = "";
+    clock_format_utc(lease->since_wall_ns, since);
+    if (lease->process.pid > 0)
+        snprintf(process, sizeof process, "process %" PRIu64 " on ", lease->process.pid);
+    snprintf(text, CLAIM_TEXT_BYTES, "run %.128s (attempt %" PRIu32 ", %shost %s, since %s)", claim->run,
+             lease->attempt, process, lease->host, since);
+    return text;
 }

@@ -2,21 +2,37 @@
 #include "setup/folder/folder.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "ckpt/format/format.h"
 #include "ckpt/stored/resolve_checkpoint.h"
+#include "core/path.h"
 #include "core/units.h"
 #include "run/workload_kind.h"
-#include "setup/folder/claim.h"
 #include "setup/s3_keys.h"
 #include "store/kind.h"
 
 #define PLAIN_DEPTH 4
+
+/* A folder that was just made is lost in a power cut, with all in it, until the folder above it is durable. */
+static int sync_folder_above(const char *path, struct cb_err *err)
+{
+    char above[PATH_MAX];
+    int rc = path_format(above, sizeof above, err, "%s/..", path);
+    if (rc)
+        return rc;
+    int fd = open(above, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int failed = fd < 0 || (fsync(fd) != 0 && errno != EINVAL) ? errno : 0; /* EINVAL: it cannot be synced */
+    if (fd >= 0)
+        close(fd);
+    return failed ? cb_fail_errno(err, failed, "syncing the folder above the store folder %s", path) : 0;
+}
 
 static int make_store_folder(const char *path, struct cb_err *err)
 {
@@ -29,7 +45,7 @@ static int make_store_folder(const char *path, struct cb_err *err)
     if (errno != ENOENT)
         return cb_fail_errno(err, errno, "store %s", path);
     if (mkdir(path, 0777) == 0 || errno == EEXIST)
-        return 0;
+        return sync_folder_above(path, err);
     if (errno == ENOENT)
         return cb_fail(err, CB_ERR_NOT_FOUND, "store %s does not exist, nor does the folder above it: make that first",
                        path);
@@ -101,7 +117,8 @@ static int check_space(const struct experiment *experiment, struct store *store,
                    is_suite ? "less of suite.file_bytes" : "a smaller model, layers=N");
 }
 
-int folder_prepare(const struct experiment *experiment, const char *run, uint64_t needed_bytes, struct cb_err *err)
+int folder_prepare(struct folder *self, const struct experiment *experiment, const struct lease_owner *owner,
+                   uint64_t needed_bytes, struct cb_err *err)
 {
     struct store_uri uri = store_uri_of(experiment_text(experiment, OPT_STORE));
     const char *path = uri.inner;
@@ -114,7 +131,7 @@ int folder_prepare(const struct experiment *experiment, const char *run, uint64_
         return cb_fail(err, CB_ERR_USAGE, "--replace-kept needs folder=overwrite or folder=rotate, which replace");
     char suffix[FOLDER_NAME_BYTES];
     struct store *store;
-    int rc = read_suffix(experiment, run, suffix, err);
+    int rc = read_suffix(experiment, owner->run, suffix, err);
     if (rc)
         return rc;
     if (experiment_is(experiment, OPT_OPS, "load")) {
@@ -133,7 +150,7 @@ int folder_prepare(const struct experiment *experiment, const char *run, uint64_
     if (!rc)
         rc = check_space(experiment, store, path, needed_bytes, err);
     if (!rc)
-        rc = claim_take(store, path, suffix, experiment, run, err);
+        return lease_take(store, path, suffix, experiment, owner, &self->lease, err);
     store_free(store);
     return rc;
 }
@@ -141,7 +158,8 @@ int folder_prepare(const struct experiment *experiment, const char *run, uint64_
 int folder_open(struct folder *self, const struct experiment *experiment, const char *run, struct cb_err *err)
 {
     struct store_uri uri = store_uri_of(experiment_text(experiment, OPT_STORE));
-    struct folder made = {.path = uri.kind->keeps_data ? uri.inner : NULL,
+    struct folder made = {.lease = self->lease,
+                          .path = uri.kind->keeps_data ? uri.inner : NULL,
                           .reads_only = experiment_is(experiment, OPT_OPS, "load"),
                           .overwrite = !experiment_is(experiment, OPT_FOLDER, "per_iteration")};
     uint64_t length;
@@ -154,6 +172,7 @@ int folder_open(struct folder *self, const struct experiment *experiment, const 
         rc = rc == CB_ERR_NOT_FOUND ? 0 : rc;
     }
     if (rc) {
+        made.lease = NULL; /* still the caller's */
         folder_release(&made);
         return rc;
     }
@@ -164,6 +183,7 @@ int folder_open(struct folder *self, const struct experiment *experiment, const 
 
 void folder_release(struct folder *self)
 {
+    lease_free(self->lease);
     if (self->plain)
         store_free(self->plain);
     memset(self, 0, sizeof *self);
@@ -219,16 +239,16 @@ int folder_find_checkpoint(const struct folder *self, char name[FOLDER_NAME_BYTE
                    self->suffix, self->path, files);
 }
 
-int folder_leave(const struct folder *self, struct cb_err *err)
+int folder_check_owner(void *self, struct cb_err *err)
 {
-    if (self->reads_only || !self->path)
-        return 0;
-    char claim[FOLDER_NAME_BYTES + 32];
-    snprintf(claim, sizeof claim, "%s/" CLAIM_NAME, self->suffix);
-    uint64_t bytes = 0, files = 0;
-    int rc = store_measure(self->plain, self->suffix, &bytes, &files, err);
-    if (rc || files > 1)
-        return rc; /* a checkpoint is kept, and so is its claim */
-    rc = store_remove(self->plain, claim, err);
-    return rc ? rc : store_remove_folder(self->plain, self->suffix, err);
+    const struct folder *folder = self;
+    return lease_check(folder->lease, err);
+}
+
+const char *folder_weakness(const struct folder *self)
+{
+    if (!self->lease || lease_is_guarded(self->lease))
+        return NULL;
+    return "weak: the store has no record locks or conditional writes, so two runs may claim a folder at the same "
+           "moment";
 }

@@ -10,12 +10,14 @@
 
 #include "core/err.h"
 #include "run/experiment.h"
+#include "setup/folder/lease.h"
 #include "store/store.h"
 
 #define FOLDER_MARKER ".ckptbench-store"
 #define FOLDER_NAME_BYTES 1024
 
 struct folder {
+    struct lease *lease;            /* of rank 0, from folder_prepare; NULL on the others; owned */
     struct store *plain;            /* the same place without faults, buffered; owned */
     const char *path;               /* the store below all faults; NULL: it keeps nothing */
     char suffix[FOLDER_NAME_BYTES]; /* of the run, or of the checkpoint that ops=load names */
@@ -26,12 +28,12 @@ struct folder {
     uint32_t first;  /* folder=rotate: the slot of iteration 0, from folder_choose_slot */
 };
 
-/* Checks or makes the store's folder (its parent must exist) and claims the run's folder. Fails with the figures if the
- * store has less than `needed_bytes` free. For rank 0. */
-int folder_prepare(const struct experiment *experiment, const char *run, uint64_t needed_bytes,
-                   struct cb_err *err) CB_MUST_CHECK;
+/* Checks or makes the store's folder (its parent must exist) and claims the run's folder, with a lease that lasts until
+ * folder_leave or folder_release. Fails with the figures if the store has less than `needed_bytes` free. For rank 0. */
+int folder_prepare(struct folder *self, const struct experiment *experiment, const struct lease_owner *owner,
+                   uint64_t needed_bytes, struct cb_err *err) CB_MUST_CHECK;
 
-/* Opens the prepared folder. For every rank. */
+/* Opens the prepared folder. For every rank; `self` is all zeros but for what folder_prepare set. */
 int folder_open(struct folder *self, const struct experiment *experiment, const char *run,
                 struct cb_err *err) CB_MUST_CHECK;
 void folder_release(struct folder *self);
@@ -47,6 +49,12 @@ void folder_checkpoint_name(const struct folder *self, const struct experiment *
 /* ops=load: the checkpoint that the suffix names: that folder itself, or the newest checkpoint in it. */
 int folder_find_checkpoint(const struct folder *self, char name[FOLDER_NAME_BYTES], struct cb_err *err) CB_MUST_CHECK;
 
+/* Why a take-over at the same moment as ours might not have been noticed; NULL if it would have been. */
+const char *folder_weakness(const struct folder *self);
+
+/* Fails if another run has taken the folder over: lease_check of the struct folder `self`. Thread-safe. */
+int folder_check_owner(void *self, struct cb_err *err) CB_MUST_CHECK;
+
 /* Removes a checkpoint of this run: its commit marker first, then the rest. Succeeds if there is none. */
 int folder_remove(const struct folder *self, const char *name, struct cb_err *err) CB_MUST_CHECK;
 
@@ -56,7 +64,7 @@ int folder_clear(const struct folder *self, struct cb_err *err) CB_MUST_CHECK;
 /* A folder for raw files, used only by this run; folder_remove removes it. */
 void folder_scratch_name(const struct folder *self, char name[FOLDER_NAME_BYTES]);
 
-/* Removes the run's own folder if no checkpoint is kept in it. */
+/* The run has ended well: removes its own folder if no checkpoint is kept in it, else gives back the lease. */
 int folder_leave(const struct folder *self, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "ckpt/format/format.h"
 #include "core/alloc.h"
+#include "setup/folder/claim.h"
 #include "setup/folder/folder.h"
 
 struct name_list {
@@ -125,7 +126,9 @@ int folder_clear(const struct folder *self, struct cb_err *err)
     if (self->reads_only || !self->path)
         return 0;
     struct name_list names = {0};
-    int rc = store_list(self->plain, self->suffix, collect_name, &names, err);
+    int rc = lease_check(self->lease, err);
+    if (!rc)
+        rc = store_list(self->plain, self->suffix, collect_name, &names, err);
     size_t ours = 0;
     for (size_t i = 0; i < names.count; i++) {
         if (is_in_our_folder(self->suffix, names.names[i]))
@@ -145,6 +148,9 @@ int folder_remove(const struct folder *self, const char *name, struct cb_err *er
     if (!self->path)
         return 0;
     char scratch[FOLDER_NAME_BYTES];
+    int rc = lease_check(self->lease, err);
+    if (rc)
+        return rc;
     folder_scratch_name(self, scratch);
     if (strcmp(name, scratch) == 0)
         return remove_tree(self->plain, name, err);
@@ -154,4 +160,28 @@ int folder_remove(const struct folder *self, const char *name, struct cb_err *er
     if (strncmp(name, self->suffix, len) != 0 || name[len] != '/')
         return cb_fail(err, CB_ERR_INTERNAL, "%s is not in this run's folder %s", name, self->suffix);
     return remove_tree(self->plain, name, err);
+}
+
+static bool is_claim(const char *suffix, const char *name)
+{
+    return strncmp(name + strlen(suffix) + 1, CLAIM_NAME, strlen(CLAIM_NAME)) == 0;
+}
+
+int folder_leave(const struct folder *self, struct cb_err *err)
+{
+    if (self->reads_only || !self->path)
+        return 0;
+    struct name_list names = {0};
+    bool keeps = false;
+    int rc = store_list(self->plain, self->suffix, collect_name, &names, err);
+    for (size_t i = 0; i < names.count; i++)
+        keeps |= !is_claim(self->suffix, names.names[i]);
+    if (!rc) /* before the claim goes, so that it is still ours */
+        rc = lease_release(self->lease, err);
+    if (!rc && !keeps)
+        rc = remove_listed(self->plain, self->suffix, &names, err);
+    if (!rc && !keeps)
+        rc = store_remove_folder(self->plain, self->suffix, err);
+    name_list_release(&names);
+    return rc;
 }

@@ -23,11 +23,14 @@ CHANGED = {
     r"^slowest rank of \w+: ": "compare says where the reasons differ",
     r"^ *(--ranks +)?what each rank took, medians": "show --ranks --phases has every state",
     r"replace a checkpoint that was kept|replace\W*kept|keep\.replace": "--replace-kept and keep.replace are new",
+    r"timeout\.lease|its claim on its folder in the store": "timeout.lease is new",
     r"^\.TP$": "of which the manual has one more before each option",
     r"^tensor bytes (this rank had to save|that all ranks wrote)|^bytes moved by all ranks / save_s|^bytes of the files of one checkpoint":
         "throughput of a save counts tensor bytes, whichever engine",
     r"checkpoint_stored_bytes|save_overhead": "what headers and padding add is a metric",
 }
+
+NEW_OPTIONS = ("keep.replace", "timeout.lease")
 
 spec = importlib.util.spec_from_file_location("make_artefacts", DATA / "make_artefacts.py")
 maker = importlib.util.module_from_spec(spec)
@@ -48,14 +51,14 @@ def world():
 
 
 def without_added(document):
-    """A JSON document without the members that this version adds: why a rank was the slowest, and the option keep.replace; and
+    """A JSON document without the members that this version adds: why a rank was the slowest, and the new options; and
     without those that it gives other values: a comparison proposes other numbers of further runs, none within one run; and throughput of
     a save, which the history made anew computes from tensor bytes alone."""
     if isinstance(document, list):
-        return [without_added(value) for value in document if not (isinstance(value, dict) and value.get("name") == "keep.replace")]
+        return [without_added(value) for value in document if not (isinstance(value, dict) and value.get("name") in NEW_OPTIONS)]
     if not isinstance(document, dict):
         return document
-    kept = {key: without_added(value) for key, value in document.items() if key not in ("slowest_rank_state", "keep.replace", "more_runs", *SAVE_RATES)}
+    kept = {key: without_added(value) for key, value in document.items() if key not in ("slowest_rank_state", "more_runs", *NEW_OPTIONS, *SAVE_RATES)}
     for operation in kept.get("slowest_rank", {}).values():
         operation.pop("state", None)
     return kept
@@ -79,7 +82,7 @@ def is_same_json(old, now):
 
 def without_names(line):
     """The shell's completion lists all flags and all keys in one line."""
-    return re.sub(r" (--replace-kept|keep\.replace)(?=[ \"])", "", line)
+    return re.sub(r" (--replace-kept|keep\.replace|timeout\.lease)(?=[ \"])", "", line)
 
 
 def without_reasons(line):

@@ -177,7 +177,8 @@ class Answers:
         return Answer(200, document("DeleteResult", *[("Deleted", None, f"<Key>{escape(key)}</Key>") for key in keys]))
 
     def PutObject(self, request):
-        item = self.memory.put(request.bucket, request.key, request.body, checksum_headers(request), "if-none-match" in request.headers)
+        item = self.memory.put(request.bucket, request.key, request.body, checksum_headers(request), "if-none-match" in request.headers,
+                               request.headers.get("if-match"))
         return Answer(200, headers={"etag": item.etag} | item.headers)
 
     def CopyObject(self, request):

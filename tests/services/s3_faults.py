@@ -21,7 +21,8 @@ What it may be told (POST /control on the control address, a JSON object; `rules
     truncate answers with response_bytes alone and a length that says so
     wrong_etag, lose_part (part: n of a completion goes missing), ok_error (200, then an error in the body),
     garbage (200 and a body that is no XML), redirect (to another region: 301 with x-amz-bucket-region),
-    ignore_range (200 and all of the object), answer (status, headers, body as given)
+    ignore_range (200 and all of the object), ignore_conditions (of a write), plain_etags (without
+    quotes in the conditions of a write, as Ceph RGW 16 has it), answer (status, headers, body as given)
   bandwidth_bytes_per_s (shared by all), latency_s, clock_offset_s (of the server), region (another in a signature
   is refused), credentials ({access key: {secret, token, expires}}), metadata ({role, access_key, secret_key,
   token, expires_s, status}), seed, fill ({bucket, prefix, count}: so many objects of one byte are there).
@@ -322,6 +323,11 @@ class Connection:
             request.body[rule.get("at", 0) % len(request.body)] ^= 1
         if fault == "ignore_range":
             request.headers.pop("range", None)
+        if fault == "plain_etags" and "if-match" in request.headers:
+            request.headers["if-match"] = f'"{request.headers["if-match"]}"'
+        if fault == "ignore_conditions":
+            request.headers.pop("if-match", None)
+            request.headers.pop("if-none-match", None)
         if fault == "lose_part":
             return state.answers.CompleteMultipartUpload(request, lose=rule.get("part", 1))
         answer = state.answers.answer(request)

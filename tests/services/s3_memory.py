@@ -93,12 +93,16 @@ class Memory:
             raise Refused(404, "NoSuchKey", "The specified key does not exist.", Key=key)
         return found
 
-    def put(self, bucket, key, data, headers=None, only_if_absent=False):
+    def put(self, bucket, key, data, headers=None, only_if_absent=False, only_if=None):
         item = Object([data] if len(data) else [], f'"{md5(data).hexdigest()}"', headers)
         with self.lock:
             place = self.bucket(bucket)
             if only_if_absent and key in place.objects:
                 raise Refused(412, "PreconditionFailed", "At least one of the pre-conditions you specified did not hold", Condition="If-None-Match")
+            if only_if and key not in place.objects:
+                raise Refused(404, "NoSuchKey", "The specified key does not exist.", Key=key)
+            if only_if and only_if != place.objects[key].etag:
+                raise Refused(412, "PreconditionFailed", "At least one of the pre-conditions you specified did not hold", Condition="If-Match")
             place.put(key, item)
         return item
 
