@@ -159,3 +159,14 @@ def test_no_run_saves_inside_the_folder_of_another(place):
     run = saved(place, "suffix=nightly")
     refused = ckptbench(place, "run", *TINY, "store=./store", "suffix=nightly/iteration-9", code=3).stdout
     assert f"lies in the folder of run {run}" in refused
+
+
+TRAINING = ("workload=train", "model=gpt2-tiny", "layers=2", "train.seq_length=32", "warmup=0", "ranks=1", "launcher=none", "suffix=nightly")
+
+
+def test_the_checkpoints_of_a_training_stay_when_the_run_that_resumes_from_them_fails(place):
+    ckptbench(place, "run", *TRAINING, "store=./store", "train.steps=2", "train.checkpoint_every=1")
+    markers = sorted((place / "store/nightly").glob("iteration-*/.metadata"))
+    ckptbench(place, "run", *TRAINING, "store=fault:fail=create/EIO:./store", "train.steps=4", "train.checkpoint_every=1", "train.resume=latest", "keep.last=9", code=3)
+    document(place, "clean", "--yes")
+    assert markers and set(markers) <= set((place / "store/nightly").glob("iteration-*/.metadata"))
