@@ -153,6 +153,11 @@ def test_a_run_whose_claim_was_removed_commits_nothing(place):
     assert not markers(place)
 
 
+def test_a_folder_that_is_lost_while_a_command_saves_is_reported(place):
+    words = ("engine=command", "command=mkdir -p {path}; sed -i s/^token=.*/token=0/ {path}/../.ckptbench-run")
+    assert "commits and removes nothing there" in run(place, *words, code=3)["message"]
+
+
 # ---- claims of earlier versions ----
 
 @pytest.mark.parametrize("text, kept", [("20200101-aaaa\nkept\n", True), ("20200101-aaaa\ntemporary\n", False), ("20200101-aaaa", True)])
