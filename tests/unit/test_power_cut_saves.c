@@ -140,13 +140,14 @@ static void run_saves(const struct mode *mode, uint64_t at, unsigned seed, unsig
 {
     char store[200], words[500];
     struct cb_err err = {0};
-    struct folder place;
+    const struct lease_owner owner = {.run = RUN, .run_folder = "", .attempt = 1, .one_machine = true};
+    struct folder place = {0};
     struct world world;
     struct words own;
     snprintf(store, sizeof store, "fault:powercut_at=%llu+seed=%u:%s/store", (unsigned long long)at, seed, folder);
     format_words(mode, store, words);
     assert_int_equal(words_make(&own, words, &err), 0);
-    if (folder_prepare(own.experiment, RUN, 0, &err) != 0) {
+    if (folder_prepare(&place, own.experiment, &owner, 0, &err) != 0) {
         atomic_store(&progress->has_claimed, 0);
         _exit(0);
     }
