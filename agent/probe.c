@@ -360,7 +360,7 @@ static void write_ports(struct json_writer *json)
     json_write_end_object(json);
 }
 
-int probe_write(const char *attempt_path, const char *store, struct cb_err *err)
+static int write_fingerprint(const char *attempt_path, const char *store, struct cb_err *err)
 {
     char path[PATH_MAX];
     if (path_format(path, sizeof path, err, "%s/fingerprint.json", attempt_path))
@@ -394,7 +394,7 @@ struct probe {
 static void *run_probe(void *context)
 {
     struct probe *self = context;
-    self->rc = probe_write(self->attempt_path, self->store, &self->err);
+    self->rc = write_fingerprint(self->attempt_path, self->store, &self->err);
     atomic_store(&self->done, true);
     return NULL;
 }

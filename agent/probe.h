@@ -23,9 +23,7 @@ struct mount {
 };
 bool probe_parse_mount(const char *mountinfo, const char *path, struct mount *mount);
 
-int probe_write(const char *attempt_path, const char *store, struct cb_err *err) CB_MUST_CHECK;
-
-/* The same in a thread of its own, so that ranks start meanwhile. */
+/* Writes fingerprint.json in a thread of its own, so that ranks start meanwhile. */
 struct probe;
 int probe_start(const char *attempt_path, const char *store, struct probe **probe, struct cb_err *err) CB_MUST_CHECK;
 bool probe_is_done(struct probe *probe); /* true for NULL */

@@ -62,10 +62,6 @@ static int place_fds(const struct child_options *options)
     for (int i = 0; i < 3; i++)
         if ((i == 0 || given[i] >= 0) && dup2(given[i], i) < 0)
             return -1;
-    for (size_t i = 0; i < options->keep_fd_count; i++) {
-        if (fcntl(options->keep_fds[i], F_SETFD, 0) < 0)
-            return -1;
-    }
     return 0;
 }
 

@@ -22,8 +22,6 @@ struct child_options {
     const char *folder;                       /* working folder, or NULL */
     int stdin_fd;                             /* -1 is /dev/null */
     int stdout_fd, stderr_fd;                 /* -1 inherits */
-    const int *keep_fds;                      /* further descriptors the child inherits under the same number */
-    size_t keep_fd_count;
     int death_signal; /* signal that the child gets when the thread that started it dies; 0 is SIGTERM */
 };
 

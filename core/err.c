@@ -9,9 +9,26 @@
 
 #define ERRNO_BYTES 128
 
-static const char *const code_names[] = {
-    "ok",      "usage",  "system",      "format", "not_found", "no_space", "timeout", "aborted",
-    "corrupt", "memory", "unsupported", "exists", "internal",  "below",    "limit",
+/* A code's name, and the exit code of a program that fails with it. */
+static const struct {
+    const char *name;
+    enum cb_exit exit;
+} codes[] = {
+    [-CB_OK] = {"ok", CB_EXIT_PASS},
+    [-CB_ERR_USAGE] = {"usage", CB_EXIT_USAGE},
+    [-CB_ERR_SYSTEM] = {"system", CB_EXIT_INFRASTRUCTURE},
+    [-CB_ERR_FORMAT] = {"format", CB_EXIT_BENCHMARK},
+    [-CB_ERR_NOT_FOUND] = {"not_found", CB_EXIT_USAGE},
+    [-CB_ERR_NO_SPACE] = {"no_space", CB_EXIT_BENCHMARK},
+    [-CB_ERR_TIMEOUT] = {"timeout", CB_EXIT_INFRASTRUCTURE},
+    [-CB_ERR_ABORTED] = {"aborted", CB_EXIT_INFRASTRUCTURE},
+    [-CB_ERR_CORRUPT] = {"corrupt", CB_EXIT_BENCHMARK},
+    [-CB_ERR_MEMORY] = {"memory", CB_EXIT_INFRASTRUCTURE},
+    [-CB_ERR_UNSUPPORTED] = {"unsupported", CB_EXIT_USAGE},
+    [-CB_ERR_EXISTS] = {"exists", CB_EXIT_USAGE},
+    [-CB_ERR_INTERNAL] = {"internal", CB_EXIT_INTERNAL},
+    [-CB_ERR_BELOW] = {"below", CB_EXIT_BENCHMARK},
+    [-CB_ERR_LIMIT] = {"limit", CB_EXIT_INFRASTRUCTURE},
 };
 
 /* A message that is too long loses its middle: the user's value is at the front and the reason at the end. */
@@ -104,30 +121,15 @@ int(cb_context)(struct cb_err *err, const char *format, ...)
     return err->code;
 }
 
+static size_t row_of(int code)
+{
+    size_t row = (size_t)-code;
+    return row < sizeof codes / sizeof *codes ? row : -CB_ERR_INTERNAL;
+}
+
 int cb_exit_code(int code)
 {
-    switch (code) {
-    case CB_OK:
-        return CB_EXIT_PASS;
-    case CB_ERR_USAGE:
-    case CB_ERR_NOT_FOUND:
-    case CB_ERR_EXISTS:
-    case CB_ERR_UNSUPPORTED:
-        return CB_EXIT_USAGE;
-    case CB_ERR_NO_SPACE:
-    case CB_ERR_CORRUPT:
-    case CB_ERR_FORMAT:
-    case CB_ERR_BELOW:
-        return CB_EXIT_BENCHMARK;
-    case CB_ERR_SYSTEM:
-    case CB_ERR_TIMEOUT:
-    case CB_ERR_ABORTED:
-    case CB_ERR_MEMORY:
-    case CB_ERR_LIMIT:
-        return CB_EXIT_INFRASTRUCTURE;
-    default:
-        return CB_EXIT_INTERNAL;
-    }
+    return codes[row_of(code)].exit;
 }
 
 int cb_exit_code_at_home(int code)
@@ -138,14 +140,5 @@ int cb_exit_code_at_home(int code)
 
 const char *cb_code_name(int code)
 {
-    size_t index = (size_t)-code;
-    return index < sizeof code_names / sizeof *code_names ? code_names[index] : "internal";
-}
-
-int cb_code_from_name(const char *name)
-{
-    for (size_t index = 0; index < sizeof code_names / sizeof *code_names; index++)
-        if (strcmp(name, code_names[index]) == 0)
-            return -(int)index;
-    return CB_ERR_INTERNAL;
+    return codes[row_of(code)].name;
 }

@@ -68,8 +68,7 @@ int cb_exit_code(int code);
  * output. */
 int cb_exit_code_at_home(int code);
 
-/* The name of a code in JSON and records ("no_space"), and back (CB_ERR_INTERNAL if unknown). */
+/* The name of a code in JSON and records ("no_space"). */
 const char *cb_code_name(int code);
-int cb_code_from_name(const char *name);
 
 #endif

@@ -44,17 +44,6 @@ void file_batch_release(struct file_batch *self)
     forget(self);
 }
 
-static int keep_path(struct file_batch *self, const char *path, struct cb_err *err)
-{
-    if (alloc_grow(&self->paths, self->count, sizeof *self->paths, err))
-        return CB_ERR_MEMORY;
-    self->paths[self->count] = strdup(path);
-    if (!self->paths[self->count])
-        return alloc_fail(err, "for a path");
-    self->count++;
-    return 0;
-}
-
 int file_batch_add(struct file_batch *self, const struct buf *text, const char *path, unsigned mode, struct cb_err *err)
 {
     char name[PATH_MAX];
@@ -70,9 +59,13 @@ int file_batch_add(struct file_batch *self, const struct buf *text, const char *
         rc = cb_fail_errno(err, errno, "writing %s", name);
     close(fd);
     if (rc == 0)
-        rc = keep_path(self, path, err);
+        rc = alloc_grow(&self->paths, self->count, sizeof *self->paths, err);
+    if (rc == 0 && !(self->paths[self->count] = strdup(path)))
+        rc = alloc_fail(err, "for a path");
     if (rc)
         unlink(name);
+    else
+        self->count++;
     return rc;
 }
 

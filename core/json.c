@@ -402,12 +402,6 @@ int json_need_u64(const struct json_value *object, const char *key, uint64_t *nu
                : cb_fail(err, CB_ERR_FORMAT, "%s: expected a whole number from 0", key);
 }
 
-int json_need_double(const struct json_value *object, const char *key, double *number, struct cb_err *err)
-{
-    return json_as_double(json_get(object, key), number) ? 0
-                                                         : cb_fail(err, CB_ERR_FORMAT, "%s: expected a number", key);
-}
-
 int json_need_u32(const struct json_value *object, const char *key, uint32_t *number, struct cb_err *err)
 {
     uint64_t value = 0;

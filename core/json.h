@@ -79,8 +79,6 @@ int json_need_text(const struct json_value *object, const char *key, const char 
                    struct cb_err *err) CB_MUST_CHECK;
 int json_need_u64(const struct json_value *object, const char *key, uint64_t *number, struct cb_err *err) CB_MUST_CHECK;
 int json_need_u32(const struct json_value *object, const char *key, uint32_t *number, struct cb_err *err) CB_MUST_CHECK;
-int json_need_double(const struct json_value *object, const char *key, double *number,
-                     struct cb_err *err) CB_MUST_CHECK;
 /* Copies a text of less than `bytes` bytes to `place`. */
 int json_copy_text(const struct json_value *object, const char *key, char *place, size_t bytes,
                    struct cb_err *err) CB_MUST_CHECK;

@@ -19,20 +19,15 @@ void attempt_decide(struct attempt *self, enum outcome outcome, int code, const 
     self->verdict.code = code;
 }
 
-/* Product of the sizes in "pp=2+tp=4". */
-static uint64_t mesh_size(const char *mesh)
-{
-    uint64_t product = 1;
-    for (const char *at = strchr(mesh, '='); at; at = strchr(at + 1, '='))
-        product *= strtoull(at + 1, NULL, 10);
-    return product;
-}
-
 uint32_t attempt_world_size(const struct experiment *experiment)
 {
     uint64_t ranks = experiment_u64(experiment, OPT_RANKS);
-    if (ranks == 0 && *experiment_text(experiment, OPT_MESH))
-        ranks = mesh_size(experiment_text(experiment, OPT_MESH));
+    const char *mesh = experiment_text(experiment, OPT_MESH); /* "pp=2+tp=4" */
+    if (ranks == 0 && *mesh) {
+        ranks = 1;
+        for (const char *at = strchr(mesh, '='); at; at = strchr(at + 1, '='))
+            ranks *= strtoull(at + 1, NULL, 10);
+    }
     if (ranks == 0) {
         uint64_t dp = experiment_u64(experiment, OPT_DP);
         ranks = (dp ? dp : experiment_u64(experiment, OPT_EP)) * experiment_u64(experiment, OPT_TP) *

@@ -27,29 +27,17 @@
 #define POLL_NS (5 * NS_PER_MS)
 #define KILL_BOUND_NS (2 * NS_PER_S)
 
-/* The worker next to this program, or at its path on the ranks' nodes. */
-static int find_program(const struct attempt *attempt, bool in_image, char path[PATH_MAX], struct cb_err *err)
-{
-    if (in_image) {
-        snprintf(path, PATH_MAX, "ckptbench-worker");
-        return 0;
-    }
-    if (*attempt->programs) {
-        snprintf(path, PATH_MAX, "%s/ckptbench-worker", attempt->programs);
-        return 0;
-    }
-    if (process_find_program("ckptbench-worker", path))
-        return 0;
-    return cb_fail(err, CB_ERR_NOT_FOUND, "ckptbench-worker is neither beside ckptbench-agent nor in PATH");
-}
-
-/* A container image has its own worker. */
+/* The worker next to this program, or at its path on the ranks' nodes; a container image has its own. */
 static int find_worker(const struct attempt *attempt, struct worker *worker, struct cb_err *err)
 {
     struct container *container = &worker->container;
     int rc = container_parse(experiment_text(attempt->experiment, OPT_CONTAINER), container, err);
-    if (rc == 0)
-        rc = find_program(attempt, container->count > 0, worker->path, err);
+    if (rc == 0 && container->count > 0)
+        snprintf(worker->path, sizeof worker->path, "ckptbench-worker");
+    else if (rc == 0 && *attempt->programs)
+        snprintf(worker->path, sizeof worker->path, "%s/ckptbench-worker", attempt->programs);
+    else if (rc == 0 && !process_find_program("ckptbench-worker", worker->path))
+        rc = cb_fail(err, CB_ERR_NOT_FOUND, "ckptbench-worker is neither beside ckptbench-agent nor in PATH");
     memcpy(worker->words, container->words, container->count * sizeof *worker->words);
     worker->words[container->count] = worker->path;
     worker->words[container->count + 1] = NULL;

@@ -385,16 +385,6 @@ static void hear_node(struct rendezvous *self, uint32_t index, uint64_t now_ns)
         lose(self, index, closed.message);
 }
 
-static void check_silence(struct rendezvous *self, uint32_t index, uint64_t now_ns)
-{
-    const struct node_report *report = &self->nodes[index].report;
-    char why[64];
-    if (report->state != NODE_JOINED || now_ns < report->heard_ns + RENDEZVOUS_SILENCE_NS)
-        return;
-    snprintf(why, sizeof why, "it has said nothing for %.0f s", (double)(now_ns - report->heard_ns) / (double)NS_PER_S);
-    lose(self, index, why);
-}
-
 static nfds_t fill_polls(struct rendezvous *self, uint64_t now_ns)
 {
     nfds_t count = 0;
@@ -430,8 +420,14 @@ void rendezvous_work(struct rendezvous *self, uint64_t now_ns, unsigned wait_ms)
         if (now_ns - self->strangers[i].since_ns >= STRANGER_NS)
             (void)hear_stranger(self, i, now_ns);
     for (uint32_t i = 0; i < node_count(self); i++) {
-        check_silence(self, i, now_ns);
-        if (self->nodes[i].report.state == NODE_JOINED && now_ns - self->nodes[i].beat_ns >= BEAT_NS) {
+        const struct node_report *report = &self->nodes[i].report;
+        if (report->state == NODE_JOINED && now_ns >= report->heard_ns + RENDEZVOUS_SILENCE_NS) {
+            char why[64];
+            snprintf(why, sizeof why, "it has said nothing for %.0f s",
+                     (double)(now_ns - report->heard_ns) / (double)NS_PER_S);
+            lose(self, i, why);
+        }
+        if (report->state == NODE_JOINED && now_ns - self->nodes[i].beat_ns >= BEAT_NS) {
             self->nodes[i].beat_ns = now_ns;
             tell(self, i, WIRE_BEAT, &self->orders);
         }

@@ -195,16 +195,6 @@ static void watch_spool(struct hold *self)
     }
 }
 
-/* Until the spool gets a file, or LOOK_NS have passed. */
-static void await_spool(const struct hold *self)
-{
-    char events[4096];
-    struct pollfd ready = {.fd = self->spool_watch, .events = POLLIN};
-    (void)poll(&ready, 1, (int)(LOOK_NS / NS_PER_MS)); /* without a watch this only sleeps */
-    while (self->spool_watch >= 0 && read(self->spool_watch, events, sizeof events) > 0)
-        continue;
-}
-
 static int prepare(struct hold *self, struct cb_err *err)
 {
     struct pool_usage earlier;
@@ -230,7 +220,7 @@ int hold_run(struct pool_job *job, struct cb_err *err)
 {
     struct hold self = {.job = job, .spool_watch = -1};
     const char *reason;
-    char text[512];
+    char text[512], events[4096];
     if (pool_has_ended(job->folder)) /* Slurm restarted the job after the pool's end */
         return pool_job_tell(job, true, err);
     int rc = prepare(&self, err);
@@ -246,8 +236,11 @@ int hold_run(struct pool_job *job, struct cb_err *err)
         look(&self);
         if (self.runs && child_wait(&self.step, clock_monotonic_ns() + LOOK_NS, NULL) == 0)
             continue;
+        struct pollfd ready = {.fd = self.spool_watch, .events = POLLIN};
         if (!self.runs)
-            await_spool(&self);
+            (void)poll(&ready, 1, (int)(LOOK_NS / NS_PER_MS)); /* without a watch this only sleeps */
+        while (!self.runs && self.spool_watch >= 0 && read(self.spool_watch, events, sizeof events) > 0)
+            continue;
     }
     if (self.spool_watch >= 0)
         close(self.spool_watch);

@@ -43,29 +43,25 @@ static int ask(struct slurm_client *self, const char *const *argv, const char *w
     return rc == 0 && answer->exit_status != 0 ? fail_with_answer(answer, what, err) : rc;
 }
 
-/* "Slurmctld(primary) at vm is DOWN", without the frame that scontrol prints around it. */
-static const char *ping_line(const struct transport_answer *answer, char *line, size_t bytes)
-{
-    const char *start = strstr(answer->out.data, "Slurmctld(");
-    if (start)
-        snprintf(line, bytes, "%.*s", (int)strcspn(start, "\n"), start);
-    else
-        transport_answer_last_line(answer, line, bytes);
-    return *line ? line : "scontrol ping says nothing";
-}
-
 int slurm_ping(struct slurm_client *self, struct cb_err *err)
 {
     static const char *const argv[] = {"scontrol", "ping", NULL};
     struct transport_answer answer;
-    char line[300];
+    char line[300] = "";
     transport_answer_init(&answer);
     int rc = run(self, argv, NULL, PING_NS, &answer, err);
     if (rc == CB_ERR_NOT_FOUND || (rc == 0 && answer.exit_status == 127))
         rc = cb_fail(err, CB_ERR_NOT_FOUND, "there is no Slurm here: scontrol is not in PATH");
-    else if (rc == 0 && !slurm_parse_ping(answer.out.data, answer.out.len))
+    else if (rc == 0 && !slurm_parse_ping(answer.out.data, answer.out.len)) {
+        /* "Slurmctld(primary) at vm is DOWN", without the frame that scontrol prints around it */
+        const char *start = strstr(answer.out.data, "Slurmctld(");
+        if (start)
+            snprintf(line, sizeof line, "%.*s", (int)strcspn(start, "\n"), start);
+        else
+            transport_answer_last_line(&answer, line, sizeof line);
         rc = cb_fail(err, CB_ERR_SYSTEM, "Slurm's controller does not answer: %s",
-                     ping_line(&answer, line, sizeof line));
+                     *line ? line : "scontrol ping says nothing");
+    }
     transport_answer_release(&answer);
     return rc;
 }

@@ -256,24 +256,6 @@ static int complete(struct ssh_host *self, const struct ssh_places *places, stru
     return rc;
 }
 
-static int resolve_host(struct ssh_host *self, const char *destination, const struct ssh_places *places,
-                        bool jumps_are_given, struct cb_err *err)
-{
-    char user[128], host[SSH_HOST_BYTES];
-    uint16_t port;
-    ssh_host_init(self, "");
-    int rc = ssh_destination_parse(destination, user, host, &port, err);
-    if (rc)
-        return rc;
-    snprintf(self->alias, sizeof self->alias, "%s", host);
-    snprintf(self->user, sizeof self->user, "%s", user);
-    self->port = port;
-    if (jumps_are_given)
-        snprintf(self->proxy_jump, sizeof self->proxy_jump, "none");
-    rc = apply_files(self, places, err);
-    return rc ? rc : complete(self, places, err);
-}
-
 static int add_before(struct ssh_route *self, const char *destination, const struct ssh_places *places,
                       bool jumps_are_given, struct cb_err *err)
 {
@@ -282,7 +264,20 @@ static int add_before(struct ssh_route *self, const char *destination, const str
                        self->hops[self->count - 1].alias, SSH_HOPS_MAX);
     memmove(self->hops + 1, self->hops, self->count * sizeof *self->hops);
     self->count++;
-    return resolve_host(&self->hops[0], destination, places, jumps_are_given, err);
+    char user[128], name[SSH_HOST_BYTES];
+    uint16_t port;
+    struct ssh_host *host = &self->hops[0];
+    ssh_host_init(host, "");
+    int rc = ssh_destination_parse(destination, user, name, &port, err);
+    if (rc)
+        return rc;
+    snprintf(host->alias, sizeof host->alias, "%s", name);
+    snprintf(host->user, sizeof host->user, "%s", user);
+    host->port = port;
+    if (jumps_are_given)
+        snprintf(host->proxy_jump, sizeof host->proxy_jump, "none");
+    rc = apply_files(host, places, err);
+    return rc ? rc : complete(host, places, err);
 }
 
 int ssh_route_resolve(struct ssh_route *self, const char *destination, const struct ssh_places *places,

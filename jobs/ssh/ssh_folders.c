@@ -124,19 +124,15 @@ static int get_stream(struct ssh_link *link, const struct folders *self, struct 
     return rc;
 }
 
-/* Failures of the stream itself, after which single files may still work. */
-static bool is_of_the_stream(const struct ssh_link *link, int rc)
-{
-    return link->session && (rc == CB_ERR_MEMORY || rc == CB_ERR_UNSUPPORTED || rc == CB_ERR_FORMAT ||
-                             rc == CB_ERR_NOT_FOUND); /* too long; tar failed; malformed; no tar */
-}
-
 /* Splits the list in halves on failure, down to one folder, which is then fetched file by file. */
 static int get_folders(struct ssh_link *link, const struct folders *self, struct cb_err *err)
 {
     char source[PATH_MAX], target[PATH_MAX];
     int rc = get_stream(link, self, err);
-    if (rc == 0 || !is_of_the_stream(link, rc))
+    /* Too long; tar failed; malformed; no tar: single files may still work. */
+    bool is_of_the_stream =
+        rc == CB_ERR_MEMORY || rc == CB_ERR_UNSUPPORTED || rc == CB_ERR_FORMAT || rc == CB_ERR_NOT_FOUND;
+    if (!is_of_the_stream || !link->session)
         return rc;
     if (self->count > 1) {
         struct folders half = *self;

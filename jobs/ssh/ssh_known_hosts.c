@@ -23,7 +23,8 @@ static const struct {
 };
 #define KINDS (sizeof kinds / sizeof *kinds)
 
-enum ssh_key_kind ssh_key_kind_of(const char *name, size_t len)
+/* By its name in files and on the wire: "ssh-ed25519". */
+static enum ssh_key_kind kind_of(const char *name, size_t len)
 {
     for (size_t i = 0; i < KINDS; i++)
         if (strlen(kinds[i].name) == len && memcmp(kinds[i].name, name, len) == 0)
@@ -58,7 +59,7 @@ enum ssh_key_kind ssh_key_kind_of_blob(const void *blob, size_t len)
     size_t name_len;
     if (!ssh_take_string(&at, at + len, &name, &name_len) || name_len == 0)
         return SSH_KEY_UNKNOWN;
-    return ssh_key_kind_of((const char *)name, name_len);
+    return kind_of((const char *)name, name_len);
 }
 
 void ssh_fingerprint(const void *blob, size_t len, char text[SSH_FINGERPRINT_BYTES])
@@ -123,7 +124,7 @@ static void scan_line(struct ssh_known *self, const char *line, const char *end,
         !(hashed ? hashed_matches(&names, name) : ssh_pattern_list_matches(names.text, names.len, name)) ||
         !hash_base64_decode(encoded.text, encoded.len, key, &key_len))
         return;
-    enum ssh_key_kind kind = ssh_key_kind_of(kind_name.text, kind_name.len);
+    enum ssh_key_kind kind = kind_of(kind_name.text, kind_name.len);
     if (kind != ssh_key_kind_of_blob(key, key_len))
         return;
     bool same = blob && key_len == blob_len && memcmp(key, blob, key_len) == 0;

@@ -18,8 +18,7 @@ enum ssh_key_kind {
     SSH_KEY_OTHER, /* supported by ssh but not by us: DSA, security keys, certificates */
 };
 
-/* Name in files and on the wire ("ssh-ed25519"), and back; for messages "ED25519". */
-enum ssh_key_kind ssh_key_kind_of(const char *name, size_t len);
+/* For messages: "ED25519". */
 const char *ssh_key_kind_title(enum ssh_key_kind kind);
 /* Kind of a public key in wire format. */
 enum ssh_key_kind ssh_key_kind_of_blob(const void *blob, size_t len);

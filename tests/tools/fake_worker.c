@@ -56,7 +56,9 @@ static void act(struct fake *self, const char *what)
     if (strcmp(what, "exit") == 0)
         _exit(7);
     if (strncmp(what, "fail-", 5) == 0)
-        fail(self, cb_code_from_name(what + 5), "fake trouble\nsecond line");
+        for (int code = CB_ERR_USAGE; code >= CB_ERR_LIMIT; code--)
+            if (strcmp(what + 5, cb_code_name(code)) == 0)
+                fail(self, code, "fake trouble\nsecond line");
     if (strcmp(what, "spoil") == 0)
         memset(self->page->samples, 0xff, sizeof *self->page->samples);
     if (strcmp(what, "orphan") == 0)

@@ -180,28 +180,6 @@ static void capture_ends_a_child_that_is_too_slow(void **unused)
     buf_release(&out);
 }
 
-static void kept_descriptors_arrive_and_streams_may_cross(void **unused)
-{
-    (void)unused;
-    int out[2];
-    assert_int_equal(pipe2(out, O_CLOEXEC), 0);
-    struct buf text;
-    struct cb_err err;
-    char script[64];
-    buf_init(&text, 100);
-    snprintf(script, sizeof script, "echo kept >&%d", out[1]);
-    struct child_options options = SHELL(script);
-    options.keep_fds = &out[1];
-    options.keep_fd_count = 1;
-    assert_int_equal(child_capture(&options, 10 * NS_PER_S, &text, &err), 0);
-    char got[8] = "";
-    assert_int_equal(read(out[0], got, 5), 5);
-    assert_string_equal(got, "kept\n");
-    close(out[0]);
-    close(out[1]);
-    buf_release(&text);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -214,7 +192,6 @@ int main(void)
         cmocka_unit_test(rest_of_the_group_goes_when_the_first_process_ends),
         cmocka_unit_test(child_dies_with_its_parent),
         cmocka_unit_test(capture_ends_a_child_that_is_too_slow),
-        cmocka_unit_test(kept_descriptors_arrive_and_streams_may_cross),
     };
     return cmocka_run_group_tests_name("child", tests, NULL, NULL);
 }
