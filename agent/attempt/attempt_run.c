@@ -111,23 +111,12 @@ static void show_waiting(const struct attempt *attempt, uint64_t left_ns)
         return; /* ignored: progress is only informative */
 }
 
-static void decide_early(struct attempt *attempt, uint64_t waited_ns)
-{
-    double waited_s = (double)waited_ns / (double)NS_PER_S;
-    const char *whole = experiment_text(attempt->experiment, OPT_WAIT_FOR);
-    slurm_end_explain(attempt);
-    if (*attempt->time_is_up)
-        attempt_decide(attempt, OUTCOME_TIMEOUT, CB_ERR_TIMEOUT, "the job's time limit came near after %.0f s of %s",
-                       waited_s, whole);
-    attempt_decide(attempt, OUTCOME_CANCELLED, CB_ERR_ABORTED, "stopped on request after %.0f s of %s", waited_s,
-                   whole);
-}
-
 /* workload=wait: an allocation that is held and does nothing. Sleeps for wait.for, or until asked to end, and decides
  * the attempt. */
 static void wait_for_end(struct attempt *attempt)
 {
     uint64_t whole_ns = experiment_u64(attempt->experiment, OPT_WAIT_FOR), shown_ns = 0;
+    const char *whole = experiment_text(attempt->experiment, OPT_WAIT_FOR);
     struct cb_err err;
     if (nodes_find(attempt->experiment, attempt->ranks, &attempt->nodes, &err)) {
         attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, err.code, "%s", err.message);
@@ -135,11 +124,17 @@ static void wait_for_end(struct attempt *attempt)
     }
     for (;;) {
         uint64_t now_ns = clock_monotonic_ns(), waited_ns = now_ns - attempt->started_ns;
+        double waited_s = (double)waited_ns / (double)NS_PER_S;
         if (getppid() != attempt->parent)
             attempt_decide(attempt, OUTCOME_CANCELLED, CB_ERR_ABORTED, "the controller that started this run died");
-        else if (*attempt->signals > 0 || *attempt->time_is_up)
-            decide_early(attempt, waited_ns);
-        else if (waited_ns >= whole_ns)
+        else if (*attempt->signals > 0 || *attempt->time_is_up) {
+            slurm_end_explain(attempt);
+            if (*attempt->time_is_up)
+                attempt_decide(attempt, OUTCOME_TIMEOUT, CB_ERR_TIMEOUT,
+                               "the job's time limit came near after %.0f s of %s", waited_s, whole);
+            attempt_decide(attempt, OUTCOME_CANCELLED, CB_ERR_ABORTED, "stopped on request after %.0f s of %s",
+                           waited_s, whole);
+        } else if (waited_ns >= whole_ns)
             attempt_decide(attempt, OUTCOME_PASS, 0, "%s", "");
         if (attempt->verdict.decided)
             return;
@@ -242,22 +237,6 @@ static int check_claim(const struct attempt *attempt, const struct store_uri *ur
     return rc == CB_ERR_NOT_FOUND ? 0 : rc;
 }
 
-static int abort_all(const struct attempt *attempt, const struct store_uri *uri, uint64_t *count, struct cb_err *err)
-{
-    const char *suffix = experiment_text(attempt->experiment, OPT_SUFFIX);
-    struct s3_options options;
-    bool ours;
-    int rc = s3_keys_read(attempt->experiment, &options, err);
-    if (rc)
-        return rc;
-    options.attempts = CLEAN_TRIES;
-    if (options.deadline_ns > CLEAN_DEADLINE_NS)
-        options.deadline_ns = CLEAN_DEADLINE_NS;
-    suffix = *suffix ? suffix : attempt->run;
-    rc = check_claim(attempt, uri, &options, suffix, &ours, err);
-    return rc || !ours ? rc : uri->kind->abort_leftovers(uri->inner, &options, suffix, count, err);
-}
-
 /* Cleans up after killed ranks in an object store: aborts multipart uploads under the run's own prefix, which nobody will
  * complete and which cost money. Takes a bounded time; `ckptbench s3 clean` finds what is left. */
 static void clean_uploads(const struct attempt *attempt)
@@ -270,7 +249,19 @@ static void clean_uploads(const struct attempt *attempt)
     if (!uri.kind->abort_leftovers || attempt->verdict.outcome == OUTCOME_PASS ||
         experiment_is(attempt->experiment, OPT_OPS, "load"))
         return;
-    int rc = abort_all(attempt, &uri, &count, &err);
+    const char *suffix = experiment_text(attempt->experiment, OPT_SUFFIX);
+    struct s3_options options;
+    bool ours = false;
+    suffix = *suffix ? suffix : attempt->run;
+    int rc = s3_keys_read(attempt->experiment, &options, &err);
+    if (!rc) {
+        options.attempts = CLEAN_TRIES;
+        if (options.deadline_ns > CLEAN_DEADLINE_NS)
+            options.deadline_ns = CLEAN_DEADLINE_NS;
+        rc = check_claim(attempt, &uri, &options, suffix, &ours, &err);
+    }
+    if (!rc && ours)
+        rc = uri.kind->abort_leftovers(uri.inner, &options, suffix, &count, &err);
     if (!rc && count == 0)
         return;
     if (rc)

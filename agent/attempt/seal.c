@@ -134,19 +134,6 @@ static bool find_killed(const struct attempt *attempt, const char *log, uint32_t
     return attempt->launcher.exited && WIFSIGNALED(attempt->launcher.status);
 }
 
-/* The first line printed by a rank that ended before it had a page; launchers report on it only afterwards. */
-static void first_words(const char *log, char line[LINE_MAX_BYTES])
-{
-    static const char name[] = "ckptbench-worker: ";
-    const char *at = strstr(log, name);
-    if (!at) {
-        text_last_line(log, MPIRUN_FRAME, line, LINE_MAX_BYTES);
-        return;
-    }
-    size_t len = strcspn(at, "\n");
-    snprintf(line, LINE_MAX_BYTES, "%.*s", (int)(len < LINE_MAX_BYTES ? len : LINE_MAX_BYTES - 1), at);
-}
-
 /* SIGKILL comes from people, from launchers, and from the OOM killer, whose kills the kernel counts. */
 static bool decide_out_of_memory(struct attempt *attempt, uint32_t rank, const char *place)
 {
@@ -235,7 +222,11 @@ static void decide_silent(struct attempt *attempt, const char *log)
         attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM, "%s ended with %s after all ranks were done: %s",
                        who, how, line);
     else if (!attempt->launched_ns && atomic_load(&attempt->pages.page[rank]->phase) == PHASE_STARTING) {
-        first_words(log, line);
+        /* The first line of a rank that ended before it had a page; launchers report on it only afterwards. */
+        const char *at = strstr(log, "ckptbench-worker: ");
+        if (at)
+            snprintf(line, sizeof line, "%.*s",
+                     (int)(strcspn(at, "\n") < sizeof line ? strcspn(at, "\n") : sizeof line - 1), at);
         attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM, "the ranks did not start: %s ended with %s%s%s",
                        who, how, *line ? ": " : "", line);
     } else

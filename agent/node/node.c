@@ -228,19 +228,6 @@ static int send_fingerprint(struct node_agent *self, uint64_t deadline_ns, struc
     return probe_finish(probe, deadline_ns, NULL) == 0 ? send_file(self, "fingerprint.json", err) : 0;
 }
 
-static int send_all(struct node_agent *self, struct cb_err *err)
-{
-    int rc = send_spans(self, true, err);
-    if (!rc)
-        rc = send_sights(self, err);
-    if (!rc)
-        rc = send_fingerprint(self, clock_monotonic_ns() + PROBE_GRACE_NS, err);
-    counters_stop(&self->counters);
-    if (!rc && counters_write(&self->counters, self->pages.folder, NULL) == 0)
-        rc = send_file(self, "host.json", err);
-    return rc ? rc : send_message(self, WIRE_FINISHED, NULL, err);
-}
-
 static int hear(struct node_agent *self, uint64_t now_ns, struct cb_err *err)
 {
     const void *bytes;
@@ -311,7 +298,16 @@ static int serve(struct node_agent *self, struct cb_err *err)
 static int say_farewell(struct node_agent *self, struct cb_err *err)
 {
     uint64_t deadline_ns = clock_monotonic_ns() + FAREWELL_NS;
-    int rc = send_all(self, err);
+    int rc = send_spans(self, true, err);
+    if (!rc)
+        rc = send_sights(self, err);
+    if (!rc)
+        rc = send_fingerprint(self, clock_monotonic_ns() + PROBE_GRACE_NS, err);
+    counters_stop(&self->counters);
+    if (!rc && counters_write(&self->counters, self->pages.folder, NULL) == 0)
+        rc = send_file(self, "host.json", err);
+    if (!rc)
+        rc = send_message(self, WIRE_FINISHED, NULL, err);
     if (rc)
         return rc;
     while (channel_work(self->channel, NULL) == 0 && clock_monotonic_ns() < deadline_ns) {
