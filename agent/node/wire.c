@@ -180,8 +180,8 @@ static bool get_member(struct reader *self, const struct member *member, void *p
 int wire_read(const void *bytes, size_t len, enum wire_kind kind, void *message, struct cb_err *err)
 {
     const unsigned char *start = bytes;
-    struct reader reader = {.at = start + 1, .end = start + len};
     bool good = wire_kind_of(bytes, len) == kind;
+    struct reader reader = {.at = good && len ? start + 1 : start, .end = start + len};
     for (size_t i = 0; good && i < messages[kind].count; i++) {
         const struct member *member = &messages[kind].members[i];
         if (kind == WIRE_HELLO && i == SAME_IN_EVERY_RELEASE &&
