@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/clock.h"
+
 #define FILE_MAX_BYTES (4u << 20)
 
 bool name_find(const struct name_list *self, const char *name, unsigned *value)
@@ -21,15 +23,20 @@ bool name_find(const struct name_list *self, const char *name, unsigned *value)
 /* The size of a member of this kind; 0 means any. */
 static size_t size_of_kind(const struct json_field *field)
 {
-    static const size_t sizes[] = {
-        [FIELD_U64] = sizeof(uint64_t),  [FIELD_U32] = sizeof(uint32_t),  [FIELD_BOOL] = sizeof(bool),
-        [FIELD_DOUBLE] = sizeof(double), [FIELD_NAME] = sizeof(unsigned), [FIELD_OWN] = 0};
+    static const size_t sizes[] = {[FIELD_U64] = sizeof(uint64_t),
+                                   [FIELD_U32] = sizeof(uint32_t),
+                                   [FIELD_BOOL] = sizeof(bool),
+                                   [FIELD_DOUBLE] = sizeof(double),
+                                   [FIELD_NAME] = sizeof(unsigned),
+                                   [FIELD_UTC] = sizeof(uint64_t),
+                                   [FIELD_OWN] = 0};
     return sizes[field->kind];
 }
 
 static void write_field(struct json_writer *json, const struct json_field *field, const void *object)
 {
     const void *at = (const char *)object + field->offset;
+    char utc[21];
     assert(!size_of_kind(field) || field->bytes == size_of_kind(field));
     json_write_key(json, field->key);
     switch (field->kind) {
@@ -51,6 +58,10 @@ static void write_field(struct json_writer *json, const struct json_field *field
     case FIELD_NAME:
         json_write_text(json, *(const unsigned *)at < field->names->count ? field->names->names[*(const unsigned *)at]
                                                                           : "unknown");
+        break;
+    case FIELD_UTC:
+        clock_format_utc(*(const uint64_t *)at, utc);
+        json_write_text(json, utc);
         break;
     case FIELD_OWN:
         field->write(json, object);
@@ -87,6 +98,8 @@ static int read_field(const struct json_value *value, const struct json_field *f
         return json_as_text(own, &name) && name_find(field->names, name, at)
                    ? 0
                    : cb_fail(err, CB_ERR_FORMAT, "%s %.40s", field->names->unknown, name);
+    case FIELD_UTC:
+        return 0;
     case FIELD_OWN:
         return field->read ? field->read(own, object, err) : 0;
     }

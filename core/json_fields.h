@@ -31,6 +31,7 @@ struct json_field {
         FIELD_BOOL,
         FIELD_DOUBLE, /* NAN is null, and absent */
         FIELD_NAME,   /* an enum, by its name */
+        FIELD_UTC,    /* the date of a wall clock's uint64_t in nanoseconds, for people: not read */
         FIELD_OWN,    /* uses the functions write and read */
     } kind;
     size_t offset;

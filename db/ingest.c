@@ -116,16 +116,6 @@ static int insert_facts(struct ingest *self, const struct record_rank *rank, con
     return rc;
 }
 
-static int insert_failure(struct ingest *self, const struct record_rank *rank, struct cb_err *err)
-{
-    return db_run(self->history, err, "INSERT OR REPLACE INTO failure VALUES(?,?,?,?,?,?,?,?,?)", "tiiittitt",
-                  self->run, (int64_t)self->attempt, (int64_t)rank->rank, (int64_t)rank->phase,
-                  rank->last_op < OP_COUNT ? operation_name((enum operation)rank->last_op) : NULL,
-                  rank->last_state < STATE_COUNT ? rank_state_name((enum rank_state)rank->last_state) : NULL,
-                  (int64_t)rank->last_iteration, cb_code_name(-(int)rank->failure_code),
-                  rank->failures ? rank->failures : "");
-}
-
 static int insert_ranks(struct ingest *self, const struct record *record, struct cb_err *err)
 {
     int rc = 0;
@@ -134,7 +124,12 @@ static int insert_ranks(struct ingest *self, const struct record *record, struct
         /* Facts of rank 0 hold for all ranks; from the others we keep only facts about their nodes and links. */
         rc = insert_facts(self, rank, rank->rank == 0 || i == 0 ? "" : "suite.", err);
         if (rc == 0 && (rank->failure_code || rank->phase != PHASE_DONE))
-            rc = insert_failure(self, rank, err);
+            rc = db_run(self->history, err, "INSERT OR REPLACE INTO failure VALUES(?,?,?,?,?,?,?,?,?)", "tiiittitt",
+                        self->run, (int64_t)self->attempt, (int64_t)rank->rank, (int64_t)rank->phase,
+                        rank->last_op < OP_COUNT ? operation_name((enum operation)rank->last_op) : NULL,
+                        rank->last_state < STATE_COUNT ? rank_state_name((enum rank_state)rank->last_state) : NULL,
+                        (int64_t)rank->last_iteration, cb_code_name(-(int)rank->failure_code),
+                        rank->failures ? rank->failures : "");
     }
     return rc;
 }

@@ -8,37 +8,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/clock.h"
 #include "core/hash.h"
 #include "core/json_fields.h"
 #include "run/record.h"
 #include "run/run_folder.h"
-
-static void write_utc(struct json_writer *json, uint64_t wall_ns)
-{
-    char utc[21];
-    clock_format_utc(wall_ns, utc);
-    json_write_text(json, utc);
-}
-
-static void write_started(struct json_writer *json, const void *object)
-{
-    write_utc(json, ((const struct manifest *)object)->started_wall_ns);
-}
-
-static void write_ended(struct json_writer *json, const void *object)
-{
-    write_utc(json, ((const struct manifest *)object)->ended_wall_ns);
-}
 
 static const struct json_field manifest_fields[] = {
     JSON_FIELD(struct manifest, FIELD_TEXT, run),
     JSON_FIELD(struct manifest, FIELD_U32, attempt),
     JSON_FIELD_NAME(struct manifest, outcome, &outcome_names),
     JSON_FIELD(struct manifest, FIELD_TEXT, message),
-    JSON_FIELD_OWN("started", write_started, NULL), /* for people */
+    {"started", FIELD_UTC, offsetof(struct manifest, started_wall_ns), sizeof(uint64_t)},
     JSON_FIELD(struct manifest, FIELD_U64, started_wall_ns),
-    JSON_FIELD_OWN("ended", write_ended, NULL),
+    {"ended", FIELD_UTC, offsetof(struct manifest, ended_wall_ns), sizeof(uint64_t)},
     JSON_FIELD(struct manifest, FIELD_U64, ended_wall_ns),
     JSON_FIELD(struct manifest, FIELD_TEXT, records_sha256),
     JSON_FIELD(struct manifest, FIELD_U32, ranks),

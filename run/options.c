@@ -57,19 +57,13 @@ int option_find(const char *name, enum option_id *id, struct cb_err *err)
 static void print_number(enum option_type type, uint64_t number, char text[40])
 {
     char printed[32];
-    switch (type) {
-    case OPTION_BYTES:
-        snprintf(text, 40, "%s", units_format_bytes_exact(number, printed));
-        break;
-    case OPTION_RATE:
-        snprintf(text, 40, "%s%s", units_format_bytes_exact(number, printed), number ? "/s" : "");
-        break;
-    case OPTION_DURATION:
+    if (type == OPTION_DURATION)
         snprintf(text, 40, "%s", units_format_duration_exact(number, printed));
-        break;
-    default:
+    else if (type == OPTION_BYTES || type == OPTION_RATE)
+        snprintf(text, 40, "%s%s", units_format_bytes_exact(number, printed),
+                 type == OPTION_RATE && number ? "/s" : "");
+    else
         snprintf(text, 40, "%" PRIu64, number);
-    }
 }
 
 static int check_range(const struct option *row, const char *text, uint64_t number, struct cb_err *err)
@@ -88,20 +82,10 @@ static int check_range(const struct option *row, const char *text, uint64_t numb
 
 static int parse_number(const struct option *row, const char *text, uint64_t *number, struct cb_err *err)
 {
-    int rc;
-    switch (row->type) {
-    case OPTION_BYTES:
-        rc = units_parse_bytes(text, number, err);
-        break;
-    case OPTION_RATE:
-        rc = units_parse_rate(text, number, err);
-        break;
-    case OPTION_DURATION:
-        rc = units_parse_duration(text, number, err);
-        break;
-    default:
-        rc = units_parse_u64(text, number, err);
-    }
+    int rc = row->type == OPTION_BYTES      ? units_parse_bytes(text, number, err)
+             : row->type == OPTION_RATE     ? units_parse_rate(text, number, err)
+             : row->type == OPTION_DURATION ? units_parse_duration(text, number, err)
+                                            : units_parse_u64(text, number, err);
     if (rc)
         return err ? cb_context(err, "%s", row->name) : rc;
     if (*number > INT64_MAX) /* larger numbers do not fit JSON and the history, so the run could not be read again */

@@ -87,15 +87,6 @@ static int compare_keys(const void *a, const void *b)
     return strcmp(((const struct block_key *)a)->text, ((const struct block_key *)b)->text);
 }
 
-/* How many of `count` keys in order are equal to the first. */
-static size_t equal_keys(const struct block_key *keys, size_t count)
-{
-    size_t equal = 1;
-    while (equal < count && strcmp(keys[equal].text, keys[0].text) == 0)
-        equal++;
-    return equal;
-}
-
 static int number_blocks(const struct comparison_side *const sides[2], const struct comparison_differences *differs,
                          size_t *blocks, size_t *shared, struct cb_err *err)
 {
@@ -111,9 +102,8 @@ static int number_blocks(const struct comparison_side *const sides[2], const str
         qsort(keys, total, sizeof *keys, compare_keys);
     for (size_t i = 0, end; keys && i < total && rc == 0; i = end) {
         size_t of_base = 0;
-        end = i + equal_keys(keys + i, total - i);
-        for (size_t k = i; k < end; k++)
-            of_base += keys[k].number < sides[0]->count;
+        for (end = i; end < total && strcmp(keys[end].text, keys[i].text) == 0; end++)
+            of_base += keys[end].number < sides[0]->count;
         if (keys[i].text[0] == '\0' || of_base == 0 || of_base == end - i)
             continue;
         ++*shared;
@@ -251,14 +241,6 @@ static int compare_sets(struct comparison_metric *metric, const struct sample_se
     metric->p = stats_mann_whitney(base->values, base->count, other->values, other->count);
     metric->run_variance = stats_log_variance(base->values, base->count, other->values, other->count);
     return 0;
-}
-
-/* Too few values for an interval: the estimate would be no better than the ratio of the printed medians, and might
- * contradict it. */
-static void shift_of_medians(struct comparison_metric *metric)
-{
-    if (!isfinite(metric->shift.high) && isfinite(metric->shift.estimate) && metric->base > 0)
-        metric->shift.estimate = metric->other / metric->base - 1;
 }
 
 static bool same_in_side(const struct comparison_side *side, const struct comparison_metric *a,
@@ -440,7 +422,10 @@ static int compare_metrics(struct comparison *self, const struct comparison_side
         }
         rc = compare_sets(metric, &a, &b, rows + i * self->blocks, self->method == COMPARED_BLOCKS ? self->blocks : 0,
                           err);
-        shift_of_medians(metric);
+        /* Too few values for an interval: the estimate would be no better than the ratio of the printed medians, and
+         * might contradict it. */
+        if (!isfinite(metric->shift.high) && isfinite(metric->shift.estimate) && metric->base > 0)
+            metric->shift.estimate = metric->other / metric->base - 1;
         metric->repeats = repeated_primary(self, i, base, other);
         bool looked_at = metric->primary && !metric->repeats && self->method != COMPARED_ITERATIONS;
         if (rc == 0 && looked_at)

@@ -28,24 +28,22 @@ uint32_t workload_payload_alignment(const struct experiment *experiment)
     return experiment_is(experiment, OPT_IO_DIRECT, "false") ? BUFFERED_ALIGNMENT : DIRECT_ALIGNMENT;
 }
 
-/* If the number is not given: one rank for each core that this process may use. */
-int workload_plan_ranks(struct workload *self, const struct experiment *experiment, struct cb_err *err)
-{
-    cpu_set_t cores;
-    uint64_t ranks = experiment_u64(experiment, OPT_RANKS);
-    (void)err;
-    if (ranks == 0 && sched_getaffinity(0, sizeof cores, &cores) == 0)
-        ranks = (uint64_t)CPU_COUNT(&cores);
-    *self = (struct workload){.layouts.ranks = ranks ? (uint32_t)ranks : 1};
-    return 0;
-}
-
 int workload_plan_waiting(struct workload *self, const struct experiment *experiment, struct cb_err *err)
 {
     uint64_t ranks = experiment_u64(experiment, OPT_RANKS);
     (void)err;
     *self = (struct workload){.layouts.ranks = ranks ? (uint32_t)ranks : 1};
     return 0;
+}
+
+/* If the number is not given: one rank for each core that this process may use. */
+int workload_plan_ranks(struct workload *self, const struct experiment *experiment, struct cb_err *err)
+{
+    cpu_set_t cores;
+    int rc = workload_plan_waiting(self, experiment, err);
+    if (experiment_u64(experiment, OPT_RANKS) == 0 && sched_getaffinity(0, sizeof cores, &cores) == 0)
+        self->layouts.ranks = (uint32_t)CPU_COUNT(&cores);
+    return rc;
 }
 
 /* A training has the given number of ranks, or one. */

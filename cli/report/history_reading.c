@@ -1,50 +1,7 @@
 /* Helpers of the verbs that read the history. */
 #include "cli/report/history_reading.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "cli/report/metric_format.h"
 #include "core/clock.h"
-#include "core/units.h"
-
-/* Three significant digits, without an exponent in the usual range. */
-static char *number_text(double value, char text[32])
-{
-    static const double from[] = {100, 10, 1, 0.1, 0.01};
-    double size = fabs(value);
-    int decimals = 0;
-    while (size != 0 && decimals < 5 && size < from[decimals])
-        decimals++;
-    if (size != 0 && (size < 1e-5 || size >= 1e12))
-        snprintf(text, 32, "%.3g", value);
-    else
-        snprintf(text, 32, "%.*f", decimals, value);
-    return text;
-}
-
-char *figure_short_text(enum metric_id metric, double value, char text[32])
-{
-    const char *unit = metric_row(metric)->unit;
-    if (isnan(value))
-        return memcpy(text, "-", 2);
-    if (metric_format_decimal(metric, value, text))
-        return text;
-    if (strcmp(unit, "bytes") == 0)
-        return units_format_bytes(value, text);
-    if (strcmp(unit, "bytes/s") == 0)
-        return units_format_rate(value, text);
-    return number_text(value, text);
-}
-
-char *figure_text(enum metric_id metric, double value, char text[32])
-{
-    figure_short_text(metric, value, text);
-    if (strcmp(metric_row(metric)->unit, "s") == 0 && !isnan(value))
-        strncat(text, " s", 31 - strlen(text));
-    return text;
-}
 
 const char *date_text(uint64_t wall_ns, char text[21])
 {

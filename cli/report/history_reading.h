@@ -1,15 +1,11 @@
-/* Helpers of the verbs that read the history: formatting figures and dates, and naming a run. */
+/* Helpers of the verbs that read the history: dates, and the run that is named. */
 #ifndef CLI_REPORT_HISTORY_READING_H
 #define CLI_REPORT_HISTORY_READING_H
 
 #include "cli/cli.h"
+#include "cli/report/metric_format.h"
 #include "core/json.h"
 #include "db/history.h"
-
-/* A figure with its unit for people: "0.803 s", "2.03 GiB/s", "1.62 GiB", "0.97"; "-" for NAN. */
-char *figure_text(enum metric_id metric, double value, char text[32]);
-/* The same without the unit if the metric's name contains it (seconds). */
-char *figure_short_text(enum metric_id metric, double value, char text[32]);
 
 /* The UTC date "2026-11-21T12:00:00Z"; NULL for 0. */
 const char *date_text(uint64_t wall_ns, char text[21]);

@@ -23,7 +23,9 @@ double metric_median(const struct run_info *info, enum metric_id metric)
     return NAN;
 }
 
-bool metric_format_decimal(enum metric_id metric, double value, char text[32])
+/* Rates of the suite that use decimal prefixes: of networks and GPUs, as is usual in that field, and rates that do not
+ * count bytes. Returns false and leaves `text` unchanged for other metrics. */
+static bool format_decimal(enum metric_id metric, double value, char text[32])
 {
     const struct metric *row = metric_row(metric);
     const char *unit = row->unit;
@@ -42,7 +44,7 @@ char *metric_format(enum metric_id metric, double value, char text[32])
     const char *unit = metric_row(metric)->unit;
     if (!isfinite(value))
         snprintf(text, 32, "-");
-    else if (metric_format_decimal(metric, value, text))
+    else if (format_decimal(metric, value, text))
         return text;
     else if (strcmp(unit, "s") == 0)
         units_format_duration(value * 1e9, text);
@@ -76,5 +78,42 @@ char *metric_slowest(const struct run_info *info, enum operation op, char text[6
     else
         snprintf(text, 64, "rank %d, %+.1f %%%s%s", info->slowest_rank[op], 100 * info->slowest_rank_excess[op],
                  state == STATE_COUNT ? "" : ": ", state == STATE_COUNT ? "" : metric_state_name(state, op));
+    return text;
+}
+
+/* Three significant digits, without an exponent in the usual range. */
+static char *number_text(double value, char text[32])
+{
+    static const double from[] = {100, 10, 1, 0.1, 0.01};
+    double size = fabs(value);
+    int decimals = 0;
+    while (size != 0 && decimals < 5 && size < from[decimals])
+        decimals++;
+    if (size != 0 && (size < 1e-5 || size >= 1e12))
+        snprintf(text, 32, "%.3g", value);
+    else
+        snprintf(text, 32, "%.*f", decimals, value);
+    return text;
+}
+
+char *figure_short_text(enum metric_id metric, double value, char text[32])
+{
+    const char *unit = metric_row(metric)->unit;
+    if (isnan(value))
+        return memcpy(text, "-", 2);
+    if (format_decimal(metric, value, text))
+        return text;
+    if (strcmp(unit, "bytes") == 0)
+        return units_format_bytes(value, text);
+    if (strcmp(unit, "bytes/s") == 0)
+        return units_format_rate(value, text);
+    return number_text(value, text);
+}
+
+char *figure_text(enum metric_id metric, double value, char text[32])
+{
+    figure_short_text(metric, value, text);
+    if (strcmp(metric_row(metric)->unit, "s") == 0 && !isnan(value))
+        strncat(text, " s", 31 - strlen(text));
     return text;
 }

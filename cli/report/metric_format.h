@@ -7,12 +7,13 @@
 /* "save_s", or "load.io_s" if several operations have the metric. */
 char *metric_full_name(enum operation op, enum metric_id metric, char name[64]);
 
-/* Formats rates of the suite that use decimal prefixes: of networks and GPUs, as is usual in that field, and rates
- * that do not count bytes. Returns false and leaves `text` unchanged for other metrics. */
-bool metric_format_decimal(enum metric_id metric, double value, char text[32]);
-
 /* In the unit of the metric. */
 char *metric_format(enum metric_id metric, double value, char text[32]);
+
+/* A figure with its unit for people: "0.803 s", "2.03 GiB/s", "1.62 GiB", "0.97"; "-" for NAN. */
+char *figure_text(enum metric_id metric, double value, char text[32]);
+/* The same without the unit if the metric's name contains it (seconds). */
+char *figure_short_text(enum metric_id metric, double value, char text[32]);
 
 /* Median of a metric of iterations or runs that belongs to one operation, whichever operation the history filed it
  * under. NAN if the run has none. */
