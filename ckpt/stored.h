@@ -36,6 +36,7 @@ struct stored_checkpoint {
     size_t chunk_count;
     char **files; /* relative, checked to stay inside the folder */
     size_t file_count;
+    uint64_t save_id;  /* of the save, which its files have, too; 0 if unknown */
     bool marked;       /* a commit marker says that this is all */
     size_t duplicates; /* duplicate regions, left out here */
 };

@@ -28,6 +28,7 @@ void vote_combine(struct vote *to, const struct vote *from)
     to->sum += from->sum;
     to->min = from->min < to->min ? from->min : to->min;
     to->max = from->max > to->max ? from->max : to->max;
+    to->word |= from->word;
 }
 
 int comm_twin(struct comm *self, struct comm **twin, struct cb_err *err)
@@ -154,7 +155,7 @@ int comm_barrier(struct comm *self, uint64_t deadline_ns, struct cb_err *err)
               : wait_for(self, self->ops->start_barrier(self, &message, err), &message, "barrier", deadline_ns, err);
 }
 
-static int agree_within(struct comm *self, bool local, int code, uint64_t number, uint64_t deadline_ns,
+static int agree_within(struct comm *self, bool local, int code, uint64_t number, uint64_t *word, uint64_t deadline_ns,
                         struct agreement *agreement, struct cb_err *err)
 {
     struct comm_message message;
@@ -169,6 +170,7 @@ static int agree_within(struct comm *self, bool local, int code, uint64_t number
         .sum = number,
         .min = number,
         .max = number,
+        .word = self->rank == 0 ? *word : 0,
     };
     rc = self->ops->start_agree(self, local, &self->mine, &self->all, &message, err);
     rc = wait_for(self, rc, &message, "agreement", deadline_ns, err);
@@ -182,20 +184,29 @@ static int agree_within(struct comm *self, bool local, int code, uint64_t number
         .min = self->all.min,
         .max = self->all.max,
     };
+    *word = self->all.word;
     return 0;
 }
 
 int comm_agree(struct comm *self, int code, uint64_t number, uint64_t deadline_ns, struct agreement *agreement,
                struct cb_err *err)
 {
-    return agree_within(self, false, code, number, deadline_ns, agreement, err);
+    uint64_t unused = 0;
+    return agree_within(self, false, code, number, &unused, deadline_ns, agreement, err);
+}
+
+int comm_agree_and_share(struct comm *self, int code, uint64_t number, uint64_t *word, uint64_t deadline_ns,
+                         struct agreement *agreement, struct cb_err *err)
+{
+    return agree_within(self, false, code, number, word, deadline_ns, agreement, err);
 }
 
 int comm_agree_local(struct comm *self, int code, uint64_t number, uint64_t deadline_ns, struct agreement *agreement,
                      struct cb_err *err)
 {
     assert(!self->twin);
-    return agree_within(self, true, code, number, deadline_ns, agreement, err);
+    uint64_t unused = 0;
+    return agree_within(self, true, code, number, &unused, deadline_ns, agreement, err);
 }
 
 /* Broadcasts one chunk through a buffer, which is leaked if the broadcast does not end. */

@@ -62,7 +62,11 @@ struct agreement {
 int comm_agree(struct comm *comm, int code, uint64_t number, uint64_t deadline_ns, struct agreement *agreement,
                struct cb_err *err) CB_MUST_CHECK;
 
-/* The same among the ranks on this machine; failed_rank is a world rank. */
+/* comm_agree, and in the same reduction *word becomes that of rank 0. */
+int comm_agree_and_share(struct comm *comm, int code, uint64_t number, uint64_t *word, uint64_t deadline_ns,
+                         struct agreement *agreement, struct cb_err *err) CB_MUST_CHECK;
+
+/* comm_agree among the ranks on this machine; failed_rank is a world rank. */
 int comm_agree_local(struct comm *comm, int code, uint64_t number, uint64_t deadline_ns, struct agreement *agreement,
                      struct cb_err *err) CB_MUST_CHECK;
 

@@ -64,11 +64,18 @@ void native_fill(struct native_operation *operation)
 int native_agree(struct native_operation *operation, int code, uint64_t number, struct agreement *agreement,
                  struct cb_err *err)
 {
+    uint64_t unused = 0;
+    return native_agree_and_share(operation, code, number, &unused, agreement, err);
+}
+
+int native_agree_and_share(struct native_operation *operation, int code, uint64_t number, uint64_t *word,
+                           struct agreement *agreement, struct cb_err *err)
+{
     struct comm *comm = operation->lane->comm;
     uint64_t deadline_ns = operation->options->deadline_ns;
     struct cb_err own_failure;
     deadline_ns = deadline_ns < UINT64_MAX - AGREE_GRACE_NS ? deadline_ns + AGREE_GRACE_NS : UINT64_MAX;
-    int rc = comm_agree(comm, code, number, deadline_ns, agreement, code ? &own_failure : err);
+    int rc = comm_agree_and_share(comm, code, number, word, deadline_ns, agreement, code ? &own_failure : err);
     if (code)
         return code;
     if (!rc && agreement->code)

@@ -52,6 +52,7 @@ struct native_operation {
     struct transfer_counts counts;
     uint64_t bytes_needed, bytes_copied;
     uint64_t plan_number; /* of a save: identifies its plan; odd if the plan came from the cache */
+    uint64_t save_id;     /* of a save, once the ranks have agreed on its plan */
     int usage_of;         /* RUSAGE_SELF, or RUSAGE_THREAD if two threads share the operation */
     struct rusage usage;  /* when the operation, or this thread's part of it, began */
     double cpu_s;         /* CPU seconds of an earlier thread */
@@ -69,6 +70,9 @@ void native_fill(struct native_operation *operation);
  * the ranks' `number`s. Collective. */
 int native_agree(struct native_operation *operation, int code, uint64_t number, struct agreement *agreement,
                  struct cb_err *err) CB_MUST_CHECK;
+/* The same, and in the same reduction *word becomes that of rank 0. */
+int native_agree_and_share(struct native_operation *operation, int code, uint64_t number, uint64_t *word,
+                           struct agreement *agreement, struct cb_err *err) CB_MUST_CHECK;
 
 /* "PATH/NAME" in `text`. */
 int native_name(const char *path, const char *name, char text[PATH_MAX], struct cb_err *err) CB_MUST_CHECK;

@@ -394,8 +394,13 @@ static int verify_saved(struct run *self, struct cb_err *err)
 static int clean_up(struct run *self, struct cb_err *err)
 {
     int rc = 0;
-    if (self->keep || !self->saves)
+    if (!self->saves || (self->keep && !self->folder.overwrite))
         return 0;
+    if (self->keep) { /* those of an earlier run with another folder= */
+        if (comm_rank(self->comm) == 0 && self->checkpoint_complete)
+            rc = folder_clear_others(&self->folder, self->checkpoint, err);
+        return run_join(self, rc, err);
+    }
     rc = remove_checkpoint(self, self->checkpoint, self->checkpoint_iteration, err);
     if (!rc && comm_rank(self->comm) == 0)
         rc = folder_clear(&self->folder, err); /* the other of two rotated ones */

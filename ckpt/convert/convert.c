@@ -12,6 +12,7 @@
 #include "ckpt/convert/convert_file.h"
 #include "ckpt/format/catalogue.h"
 #include "ckpt/format/format_ops.h"
+#include "ckpt/format/save_id.h"
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/hash.h"
@@ -38,6 +39,7 @@ struct conversion {
     struct done *files; /* one a file of the plan */
     size_t *first;      /* first item of each file */
     char identity[32];  /* of source, plan and format */
+    uint64_t save_id;   /* of the target; the claim has it for the attempt that continues */
     struct read_ledger ledger;
     uint64_t block_bytes, scratch_bytes;
     bool each_core; /* has a thread: none is left to write beside them */
@@ -65,6 +67,7 @@ static int identify(struct conversion *self)
 
 static int write_claim(struct conversion *self, struct cb_err *err)
 {
+    char save[SAVE_ID_TEXT_BYTES];
     struct buf text;
     struct json_writer json;
     buf_init(&text, MAX_CLAIM_BYTES);
@@ -74,6 +77,8 @@ static int write_claim(struct conversion *self, struct cb_err *err)
     json_write_text(&json, self->job->source);
     json_write_key(&json, "identity");
     json_write_text(&json, self->identity);
+    save_id_format(self->save_id, save);
+    json_member_text(&json, "save", save);
     json_write_key(&json, "done");
     json_write_begin_object(&json);
     for (size_t i = 0; i < self->job->plan->file_count; i++) {
@@ -141,7 +146,7 @@ static int read_claim(struct conversion *self, const struct buf *text)
 {
     struct json_value *root = NULL;
     size_t position = 0;
-    const char *identity = "", *name;
+    const char *identity = "", *save = "", *name;
     const struct json_value *value;
     uint64_t crc;
     int code = json_parse(text->data, text->len, &root, self->err);
@@ -152,6 +157,13 @@ static int read_claim(struct conversion *self, const struct buf *text)
                        "%s holds an unfinished conversion of %s with other settings: finish it, remove the folder, or "
                        "name another",
                        self->job->target, source);
+    }
+    if (!code) {
+        (void)json_as_text(json_get(root, "save"), &save);
+        self->save_id = save_id_parse(save, strlen(save));
+        if (!self->save_id)
+            code = cb_fail(self->err, CB_ERR_FORMAT, "%s/" CONVERT_CLAIM " has no save id: remove the folder",
+                           self->job->target);
     }
     const struct json_value *done = json_get(root, "done");
     while (!code && json_next(done, &position, &name, &value)) {
@@ -234,8 +246,10 @@ static int take_claim(struct conversion *self)
         if (!code && found > 0)
             code = cb_fail(self->err, CB_ERR_EXISTS, "%s holds %" PRIu64 " file%s already: name a new folder",
                            self->job->target, found, units_plural(found));
-        if (!code)
+        if (!code) {
+            self->save_id = save_id_draw();
             code = write_claim(self, self->err);
+        }
     }
     buf_release(&text);
     return code;
@@ -294,7 +308,7 @@ static int convert_files(struct conversion *self, struct convert_writer *writer,
             break;
         if (self->files[file].done)
             continue;
-        code = convert_file(writer, self->job, reader, (uint32_t)file, self->first[file], &crc, err);
+        code = convert_file(writer, self->job, self->save_id, reader, (uint32_t)file, self->first[file], &crc, err);
         if (!code)
             code = file_done(self, file, crc, err);
     }
@@ -413,7 +427,8 @@ static int commit(struct conversion *self)
     if (!code)
         code = check_source(self);
     if (!code)
-        code = format_write_metadata(job->format, job->layout, job->plan, job->target, &metadata, self->err);
+        code = format_write_metadata(job->format, job->layout, job->plan, job->target, self->save_id, &metadata,
+                                     self->err);
     if (!code)
         code = store_publish(self->target, format_marker(job->format), metadata.data, metadata.len, self->err);
     buf_release(&metadata);

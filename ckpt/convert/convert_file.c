@@ -32,6 +32,7 @@ struct convert_writer {
     uint32_t current;
     uint64_t position; /* of the current block in the file */
     uint32_t crc;      /* of the file up to there */
+    uint64_t save_id;  /* of the converted checkpoint */
     struct buf frame;
     struct convert_watch watch;
     bool ends; /* waits for requests in flight, whatever the watch says */
@@ -231,13 +232,15 @@ static int put_item(struct convert_writer *self, const struct convert_job *job, 
     for (uint64_t here = place_of(self); here < item->offset && !code; here = place_of(self))
         code = put(self, zeros, item->offset - here < sizeof zeros ? item->offset - here : sizeof zeros);
     if (!code)
-        code = put_frame(self, format_plan_header(job->format, job->layout, job->plan, item, &self->frame, self->err));
+        code = put_frame(self, format_plan_header(job->format, job->layout, job->plan, item, self->save_id,
+                                                  &self->frame, self->err));
     if (!code && tensor->kind == KIND_BYTES)
-        code = put_frame(self, format_bytes_payload(job->format, tensor, &self->frame, self->err));
+        code = put_frame(self, format_bytes_payload(job->format, tensor, self->save_id, &self->frame, self->err));
     else if (!code)
         code = put_payload(self, job, reader, item, &crc);
     if (!code)
-        code = put_frame(self, format_item_trailer(job->format, tensor, item, crc, &self->frame, self->err));
+        code = put_frame(self,
+                         format_item_trailer(job->format, tensor, item, self->save_id, crc, &self->frame, self->err));
     if (!code && place_of(self) != item->offset + item->length)
         code = cb_fail(self->err, CB_ERR_INTERNAL, "the item of %s does not have the length that was planned",
                        tensor->fqn);
@@ -255,11 +258,12 @@ static int finish(struct convert_writer *self)
     return code ? code : drain(self);
 }
 
-int convert_file(struct convert_writer *self, const struct convert_job *job, struct stored_reader *reader,
-                 uint32_t file, size_t first, uint32_t *crc, struct cb_err *err)
+int convert_file(struct convert_writer *self, const struct convert_job *job, uint64_t save_id,
+                 struct stored_reader *reader, uint32_t file, size_t first, uint32_t *crc, struct cb_err *err)
 {
     const struct plan_file *planned = &job->plan->files[file];
     self->err = err;
+    self->save_id = save_id;
     self->ends = false;
     self->position = 0;
     self->crc = 0;

@@ -23,7 +23,8 @@ void convert_writer_free(struct convert_writer *self);
 
 /* Writes file `file` of the plan completely and finishes it; *crc is the CRC-32C of its bytes. `first` is the file's
  * first item. */
-int convert_file(struct convert_writer *self, const struct convert_job *job, struct stored_reader *reader,
-                 uint32_t file, size_t first, uint32_t *crc, struct cb_err *err) CB_MUST_CHECK;
+int convert_file(struct convert_writer *self, const struct convert_job *job, uint64_t save_id,
+                 struct stored_reader *reader, uint32_t file, size_t first, uint32_t *crc,
+                 struct cb_err *err) CB_MUST_CHECK;
 
 #endif

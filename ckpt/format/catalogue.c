@@ -38,7 +38,7 @@ static void put_chunk(struct buf *out, const struct stored_chunk *chunk, bool ra
 int catalogue_write(const struct stored_checkpoint *checkpoint, struct buf *out, struct cb_err *err)
 {
     size_t begin = out->len;
-    buf_append(out, catalogue_form.magic, INDEX_MAGIC_BYTES);
+    index_put_head(out, &catalogue_form, checkpoint->save_id);
     index_put_u32(out, (uint32_t)checkpoint->format);
     index_put_u32(out, checkpoint->marked);
     index_put_counts(out, checkpoint->tensor_count, checkpoint->chunk_count, checkpoint->file_count);
@@ -52,7 +52,7 @@ int catalogue_write(const struct stored_checkpoint *checkpoint, struct buf *out,
 }
 
 /* A catalogue has values as literals, and of items the payloads; raw has all items as they are. */
-static int write_plan(bool raw, const struct layout *layout, const struct plan *plan, struct buf *out,
+static int write_plan(bool raw, const struct layout *layout, const struct plan *plan, uint64_t save_id, struct buf *out,
                       struct cb_err *err)
 {
     size_t tensors = layout_tensor_count(layout), begin = out->len, chunks = 0;
@@ -64,7 +64,7 @@ static int write_plan(bool raw, const struct layout *layout, const struct plan *
         if (raw || layout_tensor(layout, i)->kind != KIND_BYTES)
             chunks += groups.first[i + 1] - groups.first[i];
     }
-    buf_append(out, raw ? raw_form.magic : catalogue_form.magic, INDEX_MAGIC_BYTES);
+    index_put_head(out, raw ? &raw_form : &catalogue_form, save_id);
     if (!raw) {
         index_put_u32(out, PLAN_DCP_SAFETENSORS);
         index_put_u32(out, true);
@@ -99,17 +99,17 @@ static int write_plan(bool raw, const struct layout *layout, const struct plan *
 }
 
 int catalogue_write_plan(const struct layout *layout, const struct plan *plan, const char *checkpoint_id,
-                         struct buf *out, struct cb_err *err)
+                         uint64_t save_id, struct buf *out, struct cb_err *err)
 {
     (void)checkpoint_id;
-    return write_plan(false, layout, plan, out, err);
+    return write_plan(false, layout, plan, save_id, out, err);
 }
 
-int raw_index_write(const struct layout *layout, const struct plan *plan, const char *checkpoint_id, struct buf *out,
-                    struct cb_err *err)
+int raw_index_write(const struct layout *layout, const struct plan *plan, const char *checkpoint_id, uint64_t save_id,
+                    struct buf *out, struct cb_err *err)
 {
     (void)checkpoint_id;
-    return write_plan(true, layout, plan, out, err);
+    return write_plan(true, layout, plan, save_id, out, err);
 }
 
 /* --- reading --- */
@@ -174,8 +174,8 @@ static void take_raw_chunk(struct index_cursor *cursor, struct stored_chunk *chu
     take_place(cursor, chunk);
 }
 
-static const struct index_form catalogue_form = {"catalogue", "CKPTCAT1", take_head, take_tensor, take_chunk};
-static const struct index_form raw_form = {"index", "CKPTRAW1", take_raw_head, take_raw_tensor, take_raw_chunk};
+static const struct index_form catalogue_form = {"catalogue", "CKPTCAT2", take_head, take_tensor, take_chunk};
+static const struct index_form raw_form = {"index", "CKPTRAW2", take_raw_head, take_raw_tensor, take_raw_chunk};
 
 bool catalogue_is(const void *bytes, size_t len)
 {

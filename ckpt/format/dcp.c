@@ -2,6 +2,7 @@
 #include "ckpt/format/dcp.h"
 
 #include "ckpt/format/format_ops.h"
+#include "ckpt/format/zip.h"
 
 const struct format_ops dcp_format = {
     .name = "dcp",
@@ -16,6 +17,7 @@ const struct format_ops dcp_format = {
     .bytes_payload = dcp_bytes_payload,
     .write_metadata = dcp_write_metadata,
     .read_metadata = dcp_read_metadata,
+    .read_save_id = zip_read_save_id,
     .parse_item = dcp_parse_item,
     .expect_payload = dcp_expect_payload,
     .parse_trailer = dcp_parse_trailer,

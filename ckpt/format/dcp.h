@@ -9,13 +9,14 @@
 
 int dcp_item_frame(const struct state_tensor *tensor, const struct region *region, uint64_t item_offset,
                    uint32_t alignment, struct item_frame *frame, struct cb_err *err) CB_MUST_CHECK;
-int dcp_item_header(const struct state_tensor *tensor, const struct plan_item *item, struct buf *out,
+int dcp_item_header(const struct state_tensor *tensor, const struct plan_item *item, uint64_t save_id, struct buf *out,
                     struct cb_err *err) CB_MUST_CHECK;
-int dcp_item_trailer(const struct state_tensor *tensor, const struct plan_item *item, uint32_t crc, struct buf *out,
-                     struct cb_err *err) CB_MUST_CHECK;
-int dcp_bytes_payload(const struct state_tensor *tensor, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
-int dcp_write_metadata(const struct layout *layout, const struct plan *plan, const char *checkpoint_id, struct buf *out,
-                       struct cb_err *err) CB_MUST_CHECK;
+int dcp_item_trailer(const struct state_tensor *tensor, const struct plan_item *item, uint64_t save_id, uint32_t crc,
+                     struct buf *out, struct cb_err *err) CB_MUST_CHECK;
+int dcp_bytes_payload(const struct state_tensor *tensor, uint64_t save_id, struct buf *out,
+                      struct cb_err *err) CB_MUST_CHECK;
+int dcp_write_metadata(const struct layout *layout, const struct plan *plan, const char *checkpoint_id,
+                       uint64_t save_id, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 
 int dcp_read_metadata(const char *name, const void *bytes, size_t len, struct stored_checkpoint **checkpoint,
                       struct cb_err *err) CB_MUST_CHECK;

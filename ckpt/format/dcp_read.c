@@ -8,6 +8,7 @@
 #include "ckpt/format/dcp.h"
 #include "ckpt/format/dcp_values.h"
 #include "ckpt/format/literal.h"
+#include "ckpt/format/save_id.h"
 #include "ckpt/stored.h"
 
 #define MAX_KEYS 64
@@ -415,6 +416,14 @@ static int read_paths(struct reader *self, const struct pickle_node *dict)
     return code;
 }
 
+/* PyTorch's own id is a UUID, which its files do not have. */
+static uint64_t read_save_id(const struct pickle *pickle, const struct pickle_node *state)
+{
+    const struct pickle_node *meta = pickle_state(pickle, pickle_get(pickle, state, "storage_meta"));
+    const struct pickle_node *text = pickle_get(pickle, meta, "save_id");
+    return text && text->kind == PICKLE_TEXT ? save_id_parse(text->value.text, text->count) : 0;
+}
+
 /* The first settling only sorts, so missing files must not make it fail. */
 static int read_all(struct reader *self)
 {
@@ -441,6 +450,7 @@ static int read_all(struct reader *self)
         code = read_places(self, places);
     if (!code)
         code = read_paths(self, pickle_get(self->pickle, state, "planner_data"));
+    self->checkpoint->save_id = read_save_id(self->pickle, state);
     return code ? code : stored_checkpoint_settle(self->checkpoint, self->name, self->err);
 }
 

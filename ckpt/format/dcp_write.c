@@ -9,11 +9,13 @@
 #include "ckpt/format/item_groups.h"
 #include "ckpt/format/literal.h"
 #include "ckpt/format/pickle.h"
+#include "ckpt/format/save_id.h"
 #include "ckpt/format/zip.h"
 #include "core/alloc.h"
 
 #define MAX_ITEM_PICKLE 512
 #define MAX_LITERAL 65536
+#define ANY_SAVE_ID 1 /* all take the same room */
 #define PICKLE_HEAD 2 /* PROTO and its number, before the value; STOP comes after it */
 
 static char *put(char *at, const char *text)
@@ -56,10 +58,14 @@ static size_t tensor_pickle(const struct state_tensor *tensor, const struct regi
     return (size_t)(at - bytes);
 }
 
-int dcp_bytes_payload(const struct state_tensor *tensor, struct buf *out, struct cb_err *err)
+int dcp_bytes_payload(const struct state_tensor *tensor, uint64_t save_id, struct buf *out, struct cb_err *err)
 {
     if (tensor->blob) {
-        buf_append(out, tensor->blob, tensor->blob_bytes);
+        char *blob = buf_extend(out, tensor->blob_bytes);
+        if (blob) {
+            memcpy(blob, tensor->blob, tensor->blob_bytes);
+            zip_replace_save_id(blob, tensor->blob_bytes, save_id);
+        }
         return buf_check(out, "a bytes item", err);
     }
     struct buf pickle;
@@ -69,10 +75,10 @@ int dcp_bytes_payload(const struct state_tensor *tensor, struct buf *out, struct
         cb_context(err, "%s", tensor->fqn);
         goto out;
     }
-    char *at = buf_extend(out, zip_plain_bytes(pickle.len));
+    char *at = buf_extend(out, zip_plain_bytes(pickle.len, save_id));
     code = buf_check(out, "a bytes item", err);
     if (!code)
-        zip_put_plain(at, pickle.data, pickle.len);
+        zip_put_plain(at, pickle.data, pickle.len, save_id);
 out:
     buf_release(&pickle);
     return code;
@@ -82,7 +88,7 @@ static int bytes_frame(const struct state_tensor *tensor, struct item_frame *fra
 {
     struct buf payload;
     buf_init(&payload, tensor->blob ? tensor->blob_bytes : 2 * MAX_LITERAL);
-    int code = dcp_bytes_payload(tensor, &payload, err);
+    int code = dcp_bytes_payload(tensor, ANY_SAVE_ID, &payload, err);
     if (!code)
         *frame = (struct item_frame){.payload_bytes = payload.len};
     buf_release(&payload);
@@ -106,7 +112,7 @@ int dcp_item_frame(const struct state_tensor *tensor, const struct region *regio
     return 0;
 }
 
-int dcp_item_header(const struct state_tensor *tensor, const struct plan_item *item, struct buf *out,
+int dcp_item_header(const struct state_tensor *tensor, const struct plan_item *item, uint64_t save_id, struct buf *out,
                     struct cb_err *err)
 {
     uint64_t header_bytes = item->payload_offset - item->offset;
@@ -116,12 +122,12 @@ int dcp_item_header(const struct state_tensor *tensor, const struct plan_item *i
     size_t pickle_bytes = tensor_pickle(tensor, &item->region, pickle);
     char *at = buf_extend(out, header_bytes);
     if (at)
-        zip_put_header(at, pickle, pickle_bytes, item->payload_bytes, (uint32_t)header_bytes);
+        zip_put_header(at, pickle, pickle_bytes, item->payload_bytes, (uint32_t)header_bytes, save_id);
     return buf_check(out, "an item's header", err);
 }
 
-int dcp_item_trailer(const struct state_tensor *tensor, const struct plan_item *item, uint32_t crc, struct buf *out,
-                     struct cb_err *err)
+int dcp_item_trailer(const struct state_tensor *tensor, const struct plan_item *item, uint64_t save_id, uint32_t crc,
+                     struct buf *out, struct cb_err *err)
 {
     uint64_t header_bytes = item->payload_offset - item->offset;
     if (header_bytes == 0)
@@ -130,7 +136,7 @@ int dcp_item_trailer(const struct state_tensor *tensor, const struct plan_item *
     size_t pickle_bytes = tensor_pickle(tensor, &item->region, pickle);
     char *at = buf_extend(out, zip_trailer_bytes(item->payload_bytes));
     if (at)
-        zip_put_trailer(at, pickle, pickle_bytes, item->payload_bytes, (uint32_t)header_bytes, crc);
+        zip_put_trailer(at, pickle, pickle_bytes, item->payload_bytes, (uint32_t)header_bytes, crc, save_id);
     return buf_check(out, "an item's trailer", err);
 }
 
@@ -501,8 +507,10 @@ static void batch(struct writer *self, size_t *pairs)
         write_opcodes(self, "u(");
 }
 
-static void write_storage_meta(struct writer *self, const char *checkpoint_id)
+static void write_storage_meta(struct writer *self, const char *checkpoint_id, uint64_t save_id)
 {
+    char text[SAVE_ID_TEXT_BYTES];
+    save_id_format(save_id, text);
     write_key(self, "storage_meta");
     if (!reserve(self, TENSOR_ROOM + strlen(checkpoint_id)))
         return;
@@ -511,8 +519,11 @@ static void write_storage_meta(struct writer *self, const char *checkpoint_id)
     op(self, "\x93)\x81}(");
     push_text(self, "checkpoint_id");
     push_text(self, checkpoint_id); /* a text: a pickled Path is another class in Python 3.13 */
-    push_text(self, "save_id");
-    op(self, "N");
+    push_text(self, "save_id");     /* PyTorch stores a UUID here, and never reads it */
+    if (save_id)
+        push_text(self, text);
+    else
+        op(self, "N");
     push_text(self, "load_id");
     op(self, "N");
     push_text(self, "modules");
@@ -520,7 +531,7 @@ static void write_storage_meta(struct writer *self, const char *checkpoint_id)
     done(self);
 }
 
-static void write_all(struct writer *self, const char *checkpoint_id)
+static void write_all(struct writer *self, const char *checkpoint_id, uint64_t save_id)
 {
     size_t tensors = layout_tensor_count(self->layout), pairs = 0;
     if (!reserve(self, TENSOR_ROOM))
@@ -553,14 +564,14 @@ static void write_all(struct writer *self, const char *checkpoint_id)
         }
     }
     write_opcodes(self, "u");
-    write_storage_meta(self, checkpoint_id);
+    write_storage_meta(self, checkpoint_id, save_id);
     write_key(self, "version");
     write_key(self, "1.0.0");
     write_opcodes(self, "ub.");
 }
 
-int dcp_write_metadata(const struct layout *layout, const struct plan *plan, const char *checkpoint_id, struct buf *out,
-                       struct cb_err *err)
+int dcp_write_metadata(const struct layout *layout, const struct plan *plan, const char *checkpoint_id,
+                       uint64_t save_id, struct buf *out, struct cb_err *err)
 {
     size_t tensors = layout_tensor_count(layout);
     struct writer writer = {.out = out, .layout = layout, .plan = plan, .layout_memo = NOT_YET, .format_memo = NOT_YET};
@@ -579,7 +590,7 @@ int dcp_write_metadata(const struct layout *layout, const struct plan *plan, con
         goto out;
     memset(writer.fqns, 0xff, tensors * sizeof *writer.fqns);
     memset(writer.files, 0xff, plan->file_count * sizeof *writer.files);
-    write_all(&writer, checkpoint_id);
+    write_all(&writer, checkpoint_id, save_id);
     code = buf_check(out, "the metadata of the checkpoint", err);
 out:
     if (code)

@@ -6,6 +6,7 @@
 
 #include "ckpt/format/format_ops.h"
 #include "ckpt/format/safetensors.h"
+#include "ckpt/format/save_id.h"
 
 #define FORMAT(ID, row) extern const struct format_ops row##_format;
 #include "ckpt/format/formats.def"
@@ -49,9 +50,37 @@ const char *format_marker_at(size_t index)
     return index < sizeof markers / sizeof *markers ? markers[index] : NULL;
 }
 
+static const char *last_part(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* # stands for digits. Returns what follows the pattern, NULL if the name does not begin like it. */
+static const char *skip(const char *name, const char *pattern)
+{
+    for (; *pattern; pattern++) {
+        size_t bytes = *pattern == '#' ? strspn(name, "0123456789") : *name == *pattern;
+        if (bytes == 0)
+            return NULL;
+        name += bytes;
+    }
+    return name;
+}
+
+bool format_is_data_file(const char *path)
+{
+    const char *name = last_part(path), *numbered = skip(name, "__#_#."), *part = skip(name, "shard-#-");
+    const char *counted = skip(part ? part : name, "model-#-of-#" SAFETENSORS_SUFFIX);
+    bool found = counted && *counted == '\0';
+    for (size_t i = 0; i < PLAN_FORMATS && numbered && !found; i++)
+        found = formats[i]->suffix && strcmp(numbered, formats[i]->suffix) == 0;
+    return found;
+}
+
 bool format_is_marker(const char *path)
 {
-    const char *slash = strrchr(path, '/'), *last = slash ? slash + 1 : path;
+    const char *last = last_part(path);
     for (size_t i = 0; format_marker_at(i); i++) {
         if (strcmp(last, format_marker_at(i)) == 0)
             return true;
@@ -71,16 +100,16 @@ int format_item_frame(enum plan_format format, const struct state_tensor *tensor
 }
 
 int format_item_header(enum plan_format format, const struct state_tensor *tensor, const struct plan_item *item,
-                       struct buf *out, struct cb_err *err)
+                       uint64_t save_id, struct buf *out, struct cb_err *err)
 {
-    return formats[format]->item_header ? formats[format]->item_header(tensor, item, out, err) : 0;
+    return formats[format]->item_header ? formats[format]->item_header(tensor, item, save_id, out, err) : 0;
 }
 
 int format_plan_header(enum plan_format format, const struct layout *layout, const struct plan *plan,
-                       const struct plan_item *item, struct buf *out, struct cb_err *err)
+                       const struct plan_item *item, uint64_t save_id, struct buf *out, struct cb_err *err)
 {
     if (!formats[format]->has_file_headers)
-        return format_item_header(format, layout_tensor(layout, item->tensor), item, out, err);
+        return format_item_header(format, layout_tensor(layout, item->tensor), item, save_id, out, err);
     const struct plan_item *end = item;
     while (end < plan->items + plan->item_count && end->file == item->file)
         end++;
@@ -89,7 +118,7 @@ int format_plan_header(enum plan_format format, const struct layout *layout, con
         return 0; /* not the first of its file */
     size_t begin = out->len;
     int code = safetensors_put_header(layout, item, (size_t)(end - item), formats[format]->has_parts,
-                                      plan->payload_alignment, out, err);
+                                      plan->payload_alignment, save_id, out, err);
     if (!code && out->len - begin != bytes)
         code = cb_fail(err, CB_ERR_INTERNAL, "the header of %s has another length than planned",
                        plan->files[item->file].name);
@@ -97,21 +126,21 @@ int format_plan_header(enum plan_format format, const struct layout *layout, con
 }
 
 int format_item_trailer(enum plan_format format, const struct state_tensor *tensor, const struct plan_item *item,
-                        uint32_t crc, struct buf *out, struct cb_err *err)
+                        uint64_t save_id, uint32_t crc, struct buf *out, struct cb_err *err)
 {
-    return formats[format]->item_trailer ? formats[format]->item_trailer(tensor, item, crc, out, err) : 0;
+    return formats[format]->item_trailer ? formats[format]->item_trailer(tensor, item, save_id, crc, out, err) : 0;
 }
 
-int format_bytes_payload(enum plan_format format, const struct state_tensor *tensor, struct buf *out,
+int format_bytes_payload(enum plan_format format, const struct state_tensor *tensor, uint64_t save_id, struct buf *out,
                          struct cb_err *err)
 {
-    return formats[format]->bytes_payload(tensor, out, err);
+    return formats[format]->bytes_payload(tensor, save_id, out, err);
 }
 
 int format_write_metadata(enum plan_format format, const struct layout *layout, const struct plan *plan,
-                          const char *checkpoint_id, struct buf *out, struct cb_err *err)
+                          const char *checkpoint_id, uint64_t save_id, struct buf *out, struct cb_err *err)
 {
-    return formats[format]->write_metadata(layout, plan, checkpoint_id, out, err);
+    return formats[format]->write_metadata(layout, plan, checkpoint_id, save_id, out, err);
 }
 
 int format_read_metadata(const char *name, const void *bytes, size_t len, struct stored_checkpoint **checkpoint,
@@ -125,6 +154,20 @@ int format_read_metadata(const char *name, const void *bytes, size_t len, struct
             last = formats[i];
     }
     return last->read_metadata(name, bytes, len, checkpoint, err);
+}
+
+int format_check_save(const struct stored_checkpoint *checkpoint, bool is_value, const void *front, size_t len,
+                      struct cb_err *err)
+{
+    const struct format_ops *ops = formats[checkpoint->format];
+    uint64_t found = checkpoint->save_id && ops->read_save_id ? ops->read_save_id(front, len) : checkpoint->save_id;
+    char expected[SAVE_ID_TEXT_BYTES], other[SAVE_ID_TEXT_BYTES];
+    if (found == checkpoint->save_id || (found == 0 && is_value))
+        return 0;
+    save_id_format(checkpoint->save_id, expected);
+    save_id_format(found, other);
+    return cb_fail(err, CB_ERR_CORRUPT, "the file is of another save: its save id is %s, the checkpoint's %s",
+                   found ? other : "missing", expected);
 }
 
 int format_parse_item(enum plan_format format, const struct stored_tensor *tensor, const struct region *region,

@@ -26,6 +26,8 @@ const char *format_marker(enum plan_format format);
 const char *format_marker_at(size_t index);
 /* Whether the last part of a path is a marker name. */
 bool format_is_marker(const char *path);
+/* Whether the last part of a path is a name that a data file of some format has. */
+bool format_is_data_file(const char *path);
 /* Whether items store the payload's checksum. */
 bool format_has_checksums(enum plan_format format);
 
@@ -35,25 +37,33 @@ int format_item_frame(enum plan_format format, const struct state_tensor *tensor
                       uint64_t item_offset, uint32_t alignment, struct item_frame *frame,
                       struct cb_err *err) CB_MUST_CHECK;
 
-/* Appends exactly frame.header_bytes / frame.trailer_bytes. */
+/* Appends exactly frame.header_bytes / frame.trailer_bytes. `save_id`: see ckpt/format/save_id.h; lengths count on one. */
 int format_item_header(enum plan_format format, const struct state_tensor *tensor, const struct plan_item *item,
-                       struct buf *out, struct cb_err *err) CB_MUST_CHECK;
+                       uint64_t save_id, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 int format_item_trailer(enum plan_format format, const struct state_tensor *tensor, const struct plan_item *item,
-                        uint32_t crc, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
+                        uint64_t save_id, uint32_t crc, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 /* The header of an item of a plan; for the first item of a file including the file's header. */
 int format_plan_header(enum plan_format format, const struct layout *layout, const struct plan *plan,
-                       const struct plan_item *item, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
+                       const struct plan_item *item, uint64_t save_id, struct buf *out,
+                       struct cb_err *err) CB_MUST_CHECK;
 /* The payload of a bytes item: a complete torch.save of its literal. */
-int format_bytes_payload(enum plan_format format, const struct state_tensor *tensor, struct buf *out,
+int format_bytes_payload(enum plan_format format, const struct state_tensor *tensor, uint64_t save_id, struct buf *out,
                          struct cb_err *err) CB_MUST_CHECK;
 
 /* The metadata file of a complete plan. `checkpoint_id` is the checkpoint's path as a user would write it. */
 int format_write_metadata(enum plan_format format, const struct layout *layout, const struct plan *plan,
-                          const char *checkpoint_id, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
+                          const char *checkpoint_id, uint64_t save_id, struct buf *out,
+                          struct cb_err *err) CB_MUST_CHECK;
 
 /* Parses a metadata file, for loading and verifying; strict and bounded. */
 int format_read_metadata(const char *name, const void *bytes, size_t len, struct stored_checkpoint **checkpoint,
                          struct cb_err *err) CB_MUST_CHECK;
+
+/* Compares the save id in the first bytes of an item, or of a file with a header of its own, with the checkpoint's.
+ * SAVE_ID_FRONT_BYTES of them are enough. Passes if the checkpoint has none, and for a value without one: a conversion
+ * writes foreign values as they are. CB_ERR_CORRUPT. */
+int format_check_save(const struct stored_checkpoint *checkpoint, bool is_value, const void *front, size_t len,
+                      struct cb_err *err) CB_MUST_CHECK;
 
 /* Parses the first bytes of a stored item (at most ITEM_MAX_HEADER; fewer at a file's end): the payload's offset in
  * the item, its length, and its strides in elements. Checks dtype and size against `tensor` and `region`. `item_length`

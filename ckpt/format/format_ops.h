@@ -22,19 +22,21 @@ struct format_ops {
     int (*item_frame)(const struct state_tensor *tensor, const struct region *region, uint64_t item_offset,
                       uint32_t alignment, struct item_frame *frame, struct cb_err *err);
     /* NULL: an item has none. */
-    int (*item_header)(const struct state_tensor *tensor, const struct plan_item *item, struct buf *out,
-                       struct cb_err *err);
-    int (*item_trailer)(const struct state_tensor *tensor, const struct plan_item *item, uint32_t crc, struct buf *out,
-                        struct cb_err *err);
-    int (*bytes_payload)(const struct state_tensor *tensor, struct buf *out, struct cb_err *err);
+    int (*item_header)(const struct state_tensor *tensor, const struct plan_item *item, uint64_t save_id,
+                       struct buf *out, struct cb_err *err);
+    int (*item_trailer)(const struct state_tensor *tensor, const struct plan_item *item, uint64_t save_id, uint32_t crc,
+                        struct buf *out, struct cb_err *err);
+    int (*bytes_payload)(const struct state_tensor *tensor, uint64_t save_id, struct buf *out, struct cb_err *err);
     int (*write_metadata)(const struct layout *layout, const struct plan *plan, const char *checkpoint_id,
-                          struct buf *out, struct cb_err *err);
+                          uint64_t save_id, struct buf *out, struct cb_err *err);
 
     /* Whether bytes are this format's metadata; NULL: by no mark of their own, so this one is tried last. */
     bool (*is_metadata)(const void *bytes, size_t len);
     /* NULL: its marker is not what is read (ckpt/stored/read_metadata.h reads its files' headers). */
     int (*read_metadata)(const char *name, const void *bytes, size_t len, struct stored_checkpoint **checkpoint,
                          struct cb_err *err);
+    /* The save id in the first bytes of an item, or of a file with a header; 0 if it has none. NULL: no item has one. */
+    uint64_t (*read_save_id)(const void *front, size_t len);
     int (*parse_item)(const struct stored_tensor *tensor, const struct region *region, const void *bytes, size_t len,
                       uint64_t item_length, struct stored_payload *payload, struct cb_err *err);
     bool (*expect_payload)(const struct stored_tensor *tensor, const struct region *region, uint64_t item_length,

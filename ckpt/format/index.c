@@ -6,7 +6,16 @@
 #include "ckpt/stored.h"
 #include "core/hash.h"
 
+#define VERSION_AT (INDEX_MAGIC_BYTES - 1) /* in the magic */
+#define WITHOUT_SAVE_ID '1'
+
 /* --- writing --- */
+
+void index_put_head(struct buf *out, const struct index_form *form, uint64_t save_id)
+{
+    buf_append(out, form->magic, sizeof form->magic);
+    index_put_u64(out, save_id);
+}
 
 void index_put_numbers(struct buf *out, const uint64_t *values, uint32_t count)
 {
@@ -65,7 +74,9 @@ char *index_take_text(struct index_cursor *self, bool optional)
 
 bool index_is(const struct index_form *form, const void *bytes, size_t len)
 {
-    return len >= INDEX_MAGIC_BYTES && memcmp(bytes, form->magic, INDEX_MAGIC_BYTES) == 0;
+    const char *version = (const char *)bytes + VERSION_AT;
+    return len >= INDEX_MAGIC_BYTES && memcmp(bytes, form->magic, VERSION_AT) == 0 &&
+           (*version == WITHOUT_SAVE_ID || *version == form->magic[VERSION_AT]);
 }
 
 /* Everything after the counts, which cannot exceed the remaining bytes. */
@@ -97,6 +108,11 @@ static void take_all(const struct index_form *form, struct index_cursor *cursor,
 static int take_checkpoint(const struct index_form *form, const char *name, struct index_cursor *cursor,
                            struct stored_checkpoint *self, struct cb_err *err)
 {
+    char magic[INDEX_MAGIC_BYTES];
+    for (size_t i = 0; i < sizeof magic; i++)
+        magic[i] = (char)index_take(cursor, 1);
+    if (magic[VERSION_AT] != WITHOUT_SAVE_ID)
+        self->save_id = index_take(cursor, sizeof self->save_id);
     form->take_head(cursor, self);
     uint64_t tensors = index_take(cursor, 8), chunks = index_take(cursor, 8), files = index_take(cursor, 8);
     if (tensors > cursor->left || chunks > cursor->left || files > cursor->left)
@@ -124,8 +140,7 @@ int index_read(const struct index_form *form, const char *name, const void *byte
     memcpy(&crc, (const char *)bytes + len - sizeof crc, sizeof crc);
     if (crc32c(0, bytes, len - sizeof crc) != crc)
         return cb_fail(err, CB_ERR_CORRUPT, "%s: the %s is damaged: its checksum is wrong", name, form->what);
-    struct index_cursor cursor = {.at = (const unsigned char *)bytes + INDEX_MAGIC_BYTES,
-                                  .left = len - INDEX_MAGIC_BYTES - sizeof crc};
+    struct index_cursor cursor = {.at = bytes, .left = len - sizeof crc};
     struct stored_checkpoint *self = calloc(1, sizeof *self);
     int code = self ? take_checkpoint(form, name, &cursor, self, err)
                     : cb_fail(err, CB_ERR_MEMORY, "%s: no memory for the %s", name, form->what);

@@ -1,7 +1,7 @@
 /* The bytes of our own indexes: of the raw format and of a catalogue (ckpt/format/catalogue.c).
  *
- * A magic of 8 bytes, a part specific to the index, the counts of tensors, chunks and files, these in sequence, and a
- * CRC-32C of all of it. Numbers are little-endian, like the machines that this runs on; texts start with their
+ * A magic of 8 bytes, the save id (not in version 1, the magic's last character), a part specific to the index, the
+ * counts of tensors, chunks and files, these in sequence, and a CRC-32C of all of it. Numbers are little-endian, like the machines that this runs on; texts start with their
  * length. */
 #ifndef CKPT_FORMAT_INDEX_H
 #define CKPT_FORMAT_INDEX_H
@@ -29,6 +29,9 @@ static inline void index_put_u64(struct buf *out, uint64_t value)
     buf_append(out, &value, sizeof value);
 }
 
+struct index_form;
+/* Magic and save id. */
+void index_put_head(struct buf *out, const struct index_form *form, uint64_t save_id);
 void index_put_numbers(struct buf *out, const uint64_t *values, uint32_t count);
 void index_put_text(struct buf *out, const char *text); /* NULL: none */
 void index_put_counts(struct buf *out, uint64_t tensors, uint64_t chunks, uint64_t files);
@@ -63,8 +66,8 @@ char *index_take_text(struct index_cursor *self, bool optional);
 
 /* The specific part of an index. */
 struct index_form {
-    const char *what; /* "index", "catalogue": for messages */
-    char magic[INDEX_MAGIC_BYTES];
+    const char *what;              /* "index", "catalogue": for messages */
+    char magic[INDEX_MAGIC_BYTES]; /* "CKPTRAW2" */
     /* Reads the part before the counts; sets format and mark. */
     void (*take_head)(struct index_cursor *cursor, struct stored_checkpoint *self);
     /* All members except the start of its chunks. */

@@ -1,5 +1,5 @@
-/* The rows of formats whose items are payloads alone. raw: payloads in sequence at aligned offsets, and a binary index
- * as the marker. safetensors and DCP over safetensors: a file's header contains what surrounds payloads in other
+/* The rows of formats whose items are payloads without a description. raw: payloads in sequence at aligned offsets,
+ * before each "CKPTSAVE" and the save id as u64 (older versions: nothing), and a binary index as the marker. safetensors and DCP over safetensors: a file's header contains what surrounds payloads in other
  * formats, values included. */
 #include <string.h>
 
@@ -35,36 +35,68 @@ static bool expect_payload(const struct stored_tensor *tensor, const struct regi
 
 /* --- raw --- */
 
+#define HEAD_BYTES 16 /* mark and save id */
+
+static const char mark[8] = "CKPTSAVE"; /* no literal begins like this */
+
 static int raw_item_frame(const struct state_tensor *tensor, const struct region *region, uint64_t item_offset,
                           uint32_t alignment, struct item_frame *frame, struct cb_err *err)
 {
     if (alignment == 0 || (alignment & (alignment - 1)) != 0)
         return cb_fail(err, CB_ERR_USAGE, "payloads cannot be aligned to %u bytes: a power of two", alignment);
     if (tensor->kind == KIND_BYTES) {
-        *frame = (struct item_frame){.payload_bytes = strlen(tensor->literal)};
+        *frame = (struct item_frame){.payload_bytes = HEAD_BYTES + strlen(tensor->literal)};
         return 0;
     }
-    frame->header_bytes = (uint32_t)(-item_offset & (alignment - 1));
+    frame->header_bytes = HEAD_BYTES + (uint32_t)(-(item_offset + HEAD_BYTES) & (alignment - 1));
     frame->payload_bytes = region_elements(region) * dtype_bytes(tensor->dtype);
     frame->trailer_bytes = 0;
     return 0;
 }
 
-static int raw_item_header(const struct state_tensor *tensor, const struct plan_item *item, struct buf *out,
-                           struct cb_err *err)
+static void put_head(char *at, uint64_t save_id)
+{
+    memcpy(at, mark, sizeof mark);
+    memcpy(at + sizeof mark, &save_id, sizeof save_id);
+}
+
+static int raw_item_header(const struct state_tensor *tensor, const struct plan_item *item, uint64_t save_id,
+                           struct buf *out, struct cb_err *err)
 {
     (void)tensor;
     size_t bytes = item->payload_offset - item->offset;
-    void *padding = bytes > 0 ? buf_extend(out, bytes) : NULL;
-    if (padding)
-        memset(padding, 0, bytes);
+    char *header = bytes > 0 ? buf_extend(out, bytes) : NULL;
+    if (header)
+        memset(header, 0, bytes);
+    if (header && save_id && bytes >= HEAD_BYTES)
+        put_head(header, save_id);
     return buf_check(out, "an item's header", err);
 }
 
-static int raw_bytes_payload(const struct state_tensor *tensor, struct buf *out, struct cb_err *err)
+static int raw_bytes_payload(const struct state_tensor *tensor, uint64_t save_id, struct buf *out, struct cb_err *err)
 {
+    char *head = save_id ? buf_extend(out, HEAD_BYTES) : NULL;
+    if (head)
+        put_head(head, save_id);
     buf_append_text(out, tensor->literal);
     return buf_check(out, "a bytes item", err);
+}
+
+static uint64_t raw_read_save_id(const void *front, size_t len)
+{
+    uint64_t save_id = 0;
+    if (len >= HEAD_BYTES && memcmp(front, mark, sizeof mark) == 0)
+        memcpy(&save_id, (const char *)front + sizeof mark, sizeof save_id);
+    return save_id;
+}
+
+/* A literal, behind a save id except in checkpoints of older versions. */
+static int raw_parse_bytes_payload(const char *fqn, const void *bytes, size_t len, struct buf *literal,
+                                   struct cb_err *err)
+{
+    size_t head = raw_read_save_id(bytes, len) ? HEAD_BYTES : 0;
+    buf_append(literal, (const char *)bytes + head, len - head);
+    return buf_check(literal, fqn, err);
 }
 
 const struct format_ops raw_format = {
@@ -79,8 +111,10 @@ const struct format_ops raw_format = {
     .write_metadata = raw_index_write,
     .is_metadata = raw_index_is,
     .read_metadata = raw_index_read,
+    .read_save_id = raw_read_save_id,
     .parse_item = parse_item,
     .expect_payload = expect_payload,
+    .parse_bytes_payload = raw_parse_bytes_payload,
 };
 
 /* --- safetensors --- */
@@ -96,17 +130,18 @@ static int safetensors_item_frame(const struct state_tensor *tensor, const struc
 }
 
 /* Its literal is in the file's header. */
-static int safetensors_bytes_payload(const struct state_tensor *tensor, struct buf *out, struct cb_err *err)
+static int safetensors_bytes_payload(const struct state_tensor *tensor, uint64_t save_id, struct buf *out,
+                                     struct cb_err *err)
 {
-    (void)tensor, (void)out, (void)err;
+    (void)tensor, (void)save_id, (void)out, (void)err;
     return 0;
 }
 
-static int write_index(const struct layout *layout, const struct plan *plan, const char *checkpoint_id, struct buf *out,
-                       struct cb_err *err)
+static int write_index(const struct layout *layout, const struct plan *plan, const char *checkpoint_id,
+                       uint64_t save_id, struct buf *out, struct cb_err *err)
 {
     (void)checkpoint_id;
-    return safetensors_put_index(layout, plan, out, err);
+    return safetensors_put_index(layout, plan, save_id, out, err);
 }
 
 const struct format_ops safetensors_format = {
@@ -116,6 +151,7 @@ const struct format_ops safetensors_format = {
     .item_frame = safetensors_item_frame,
     .bytes_payload = safetensors_bytes_payload,
     .write_metadata = write_index,
+    .read_save_id = safetensors_read_save_id,
     .parse_item = parse_item,
     .expect_payload = expect_payload,
 };
@@ -130,6 +166,7 @@ const struct format_ops dcp_safetensors_format = {
     .write_metadata = catalogue_write_plan,
     .is_metadata = catalogue_is,
     .read_metadata = catalogue_read,
+    .read_save_id = safetensors_read_save_id,
     .parse_item = parse_item,
     .expect_payload = expect_payload,
 };

@@ -4,10 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/format/save_id.h"
 #include "ckpt/stored.h"
 #include "core/json.h"
 
 #define KEY_METADATA "__metadata__"
+#define KEY_SAVE_ID "ckptbench.save"
 #define KEY_SHARDING "DCP_SHARDING_INFO"
 #define KEY_VALUES "ckptbench.values"
 #define KEY_MARKER "ckptbench.marker"
@@ -60,8 +62,15 @@ static int put_nested(struct json_writer *json, const char *key, bool values, co
     return code;
 }
 
+static void put_save_id(struct json_writer *json, uint64_t save_id)
+{
+    char text[SAVE_ID_TEXT_BYTES];
+    save_id_format(save_id, text);
+    json_member_text(json, KEY_SAVE_ID, text);
+}
+
 static int put_metadata(struct json_writer *json, bool parts, const struct layout *layout,
-                        const struct plan_item *items, size_t count, struct cb_err *err)
+                        const struct plan_item *items, size_t count, uint64_t save_id, struct cb_err *err)
 {
     int code = 0;
     bool values = false;
@@ -69,6 +78,7 @@ static int put_metadata(struct json_writer *json, bool parts, const struct layou
         values = is_value(layout, &items[i]);
     json_write_key(json, KEY_METADATA);
     json_write_begin_object(json);
+    put_save_id(json, save_id); /* first: see FRONT */
     if (parts) {
         code = put_nested(json, KEY_SHARDING, false, layout, items, count, err);
         json_member_text(json, "DCP_VERSION", "1.0");
@@ -102,7 +112,7 @@ static int put_entry(struct json_writer *json, const struct state_tensor *tensor
 }
 
 int safetensors_put_header(const struct layout *layout, const struct plan_item *items, size_t count, bool parts,
-                           uint32_t alignment, struct buf *out, struct cb_err *err)
+                           uint32_t alignment, uint64_t save_id, struct buf *out, struct cb_err *err)
 {
     size_t begin = out->len;
     uint64_t place = 0, length;
@@ -111,7 +121,7 @@ int safetensors_put_header(const struct layout *layout, const struct plan_item *
         return buf_check(out, "the header of a safetensors file", err);
     json_writer_init(&json, out, 0);
     json_write_begin_object(&json);
-    int code = put_metadata(&json, parts, layout, items, count, err);
+    int code = put_metadata(&json, parts, layout, items, count, save_id, err);
     for (size_t i = 0; i < count && !code; i++) {
         const struct state_tensor *tensor = layout_tensor(layout, items[i].tensor);
         if (tensor->kind == KIND_BYTES)
@@ -142,7 +152,8 @@ out:
     return code;
 }
 
-int safetensors_put_index(const struct layout *layout, const struct plan *plan, struct buf *out, struct cb_err *err)
+int safetensors_put_index(const struct layout *layout, const struct plan *plan, uint64_t save_id, struct buf *out,
+                          struct cb_err *err)
 {
     struct json_writer json;
     size_t begin = out->len;
@@ -151,6 +162,7 @@ int safetensors_put_index(const struct layout *layout, const struct plan *plan, 
     json_write_key(&json, "metadata");
     json_write_begin_object(&json);
     json_member_u64(&json, "total_size", layout_total_bytes(layout));
+    put_save_id(&json, save_id);
     json_write_end_object(&json);
     json_write_key(&json, "weight_map");
     json_write_begin_object(&json);
@@ -186,6 +198,20 @@ static int bad(const struct reader *self, const char *fqn, const char *what)
 static int no_memory(const struct reader *self)
 {
     return cb_fail(self->err, CB_ERR_MEMORY, "%s: no memory for its header", self->name);
+}
+
+/* Our files begin with the same bytes behind their length, and then the id. */
+#define FRONT "{\"" KEY_METADATA "\": {\"" KEY_SAVE_ID "\": \""
+_Static_assert(SAFETENSORS_LENGTH_BYTES + sizeof FRONT + SAVE_ID_TEXT_BYTES <= SAVE_ID_FRONT_BYTES,
+               "it is in the front");
+
+uint64_t safetensors_read_save_id(const void *front, size_t len)
+{
+    const char *json = (const char *)front + SAFETENSORS_LENGTH_BYTES;
+    size_t before = sizeof FRONT - 1;
+    if (len < SAFETENSORS_LENGTH_BYTES + before + SAVE_ID_TEXT_BYTES - 1 || memcmp(json, FRONT, before) != 0)
+        return 0;
+    return save_id_parse(json + before, SAVE_ID_TEXT_BYTES - 1);
 }
 
 int safetensors_header_bytes(const char *name, const void *bytes, uint64_t file_bytes, uint64_t *json_bytes,
@@ -430,14 +456,17 @@ static int read_weight_map(const char *name, const struct json_value *map, struc
 }
 
 int safetensors_read_index(const char *name, const char *json, size_t len, struct safetensors_index_entry **entries,
-                           size_t *count, struct cb_err *err)
+                           size_t *count, uint64_t *save_id, struct cb_err *err)
 {
+    const char *text = "";
     struct json_value *root = NULL;
     size_t used = 0;
     int code = json_parse(json, len, &root, err);
     if (code)
         return cb_context(err, "%s", name);
     const struct json_value *map = json_get(root, "weight_map");
+    (void)json_as_text(json_get(json_get(root, "metadata"), KEY_SAVE_ID), &text);
+    *save_id = save_id_parse(text, strlen(text));
     struct safetensors_index_entry *list = NULL;
     if (!json_is_object(map)) {
         code = cb_fail(err, CB_ERR_FORMAT, "%s: no weight_map: this is no index of safetensors files", name);

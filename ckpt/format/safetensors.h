@@ -1,7 +1,7 @@
 /* safetensors: writes and reads the header of a file. docs/safetensors.md says which files make a checkpoint.
  *
  * A file is a length of 8 bytes (little-endian), that many bytes of JSON, and the tensors in sequence without gaps.
- * The JSON may end in spaces. "__metadata__" contains only texts: "format" is "pt"; for DCP over safetensors
+ * The JSON may end in spaces. "__metadata__" contains only texts: the save id first; "format" is "pt"; for DCP over safetensors
  * "DCP_VERSION" and "DCP_SHARDING_INFO" (JSON: the place of each part in its tensor); and values that are not tensors
  * as "ckptbench.values" (JSON: name to Python literal). Pure functions; untrusted input is checked. */
 #ifndef CKPT_FORMAT_SAFETENSORS_H
@@ -28,9 +28,9 @@
 /* Appends the header of the file that contains `items`, all of one file and in order: length and JSON, padded so that
  * the tensors begin at a multiple of `alignment`. Offsets of tensors follow from their order and sizes. */
 int safetensors_put_header(const struct layout *layout, const struct plan_item *items, size_t count, bool parts,
-                           uint32_t alignment, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
+                           uint32_t alignment, uint64_t save_id, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 /* Appends the index that says which file has which tensor. */
-int safetensors_put_index(const struct layout *layout, const struct plan *plan, struct buf *out,
+int safetensors_put_index(const struct layout *layout, const struct plan *plan, uint64_t save_id, struct buf *out,
                           struct cb_err *err) CB_MUST_CHECK;
 
 /* --- reading --- */
@@ -59,6 +59,8 @@ struct safetensors_header {
     uint64_t end_bytes; /* required length of the file */
 };
 
+/* The save id in a file's first bytes; 0 if there is none, as in files of others. */
+uint64_t safetensors_read_save_id(const void *front, size_t len);
 /* Parses the length of the JSON from the file's first 8 bytes; fails if it exceeds `file_bytes`. */
 int safetensors_header_bytes(const char *name, const void *bytes, uint64_t file_bytes, uint64_t *json_bytes,
                              struct cb_err *err) CB_MUST_CHECK;
@@ -74,7 +76,7 @@ struct safetensors_index_entry {
 
 /* An index file's weight_map, in its order; each file's name is inside the folder. */
 int safetensors_read_index(const char *name, const char *json, size_t len, struct safetensors_index_entry **entries,
-                           size_t *count, struct cb_err *err) CB_MUST_CHECK;
+                           size_t *count, uint64_t *save_id, struct cb_err *err) CB_MUST_CHECK;
 void safetensors_index_free(struct safetensors_index_entry *entries, size_t count);
 
 #endif

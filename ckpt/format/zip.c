@@ -17,6 +17,9 @@
 #define CENTRAL_BYTES 46
 #define ENDS_BYTES (56 + 20 + 22) /* zip64 end, its locator, end */
 #define FB_BYTES 4                /* id and length of the padding */
+#define ZIP64_FIELD 1
+#define ID_FIELD UINT32_C(0x4243) /* "CB": the extra field of a save id */
+#define ID_BYTES 12               /* id and length of the field, the save id */
 #define ZIP64_LOCAL_BYTES 20      /* id, length, two sizes; the same in the central directory */
 
 #define FLAG_DESCRIPTOR 0x0008
@@ -87,7 +90,7 @@ static char *put_local(char *at, const struct record *record, uint32_t extra_byt
 
 static char *put_zip64_extra(char *at, uint64_t bytes)
 {
-    at = put_u16(at, 1);
+    at = put_u16(at, ZIP64_FIELD);
     at = put_u16(at, 16);
     at = put_u64(at, bytes);
     return put_u64(at, bytes);
@@ -142,28 +145,45 @@ static char *put_ends(char *at, uint32_t records, uint64_t central_at, uint64_t 
 /* The records before the payload, with their offsets. */
 struct front {
     struct record pickle, order, version;
+    uint64_t save_id;
 };
 
-static struct front front_of(const void *pickle, size_t pickle_bytes)
+static uint32_t id_bytes(uint64_t save_id)
+{
+    return save_id ? ID_BYTES : 0;
+}
+
+static struct front front_of(const void *pickle, size_t pickle_bytes, uint64_t save_id)
 {
     struct front front = {
+        .save_id = save_id,
         .pickle = {NAME_PICKLE, LENGTH(NAME_PICKLE), crc32_zip(0, pickle, pickle_bytes), FLAG_UTF8, pickle_bytes, 0},
         .order = {NAME_ORDER, LENGTH(NAME_ORDER), CRC_ORDER, FLAG_UTF8, LENGTH(TEXT_ORDER),
-                  LOCAL_BYTES + LENGTH(NAME_PICKLE) + pickle_bytes},
+                  LOCAL_BYTES + LENGTH(NAME_PICKLE) + id_bytes(save_id) + pickle_bytes},
         .version = {NAME_VERSION, LENGTH(NAME_VERSION), CRC_VERSION, FLAG_UTF8, LENGTH(TEXT_VERSION), 0},
     };
     front.version.at = front.order.at + LOCAL_BYTES + LENGTH(NAME_ORDER) + LENGTH(TEXT_ORDER);
     return front;
 }
 
-static uint32_t front_bytes(size_t pickle_bytes)
+static uint32_t front_bytes(size_t pickle_bytes, uint64_t save_id)
 {
-    return LOCAL_BYTES + LENGTH(NAME_PICKLE) + (uint32_t)pickle_bytes + small_bytes;
+    return LOCAL_BYTES + LENGTH(NAME_PICKLE) + id_bytes(save_id) + (uint32_t)pickle_bytes + small_bytes;
+}
+
+static char *put_save_id(char *at, uint64_t save_id)
+{
+    if (save_id == 0)
+        return at;
+    at = put_u16(at, ID_FIELD);
+    at = put_u16(at, sizeof save_id);
+    return put_u64(at, save_id);
 }
 
 static char *put_front(char *at, const struct front *front, const void *pickle)
 {
-    at = put_local(at, &front->pickle, 0);
+    at = put_local(at, &front->pickle, id_bytes(front->save_id));
+    at = put_save_id(at, front->save_id);
     memcpy(at, pickle, front->pickle.bytes);
     at = put_local(at + front->pickle.bytes, &front->order, 0);
     memcpy(at, TEXT_ORDER, LENGTH(TEXT_ORDER));
@@ -182,7 +202,7 @@ static char *put_front_central(char *at, const struct front *front)
 uint32_t zip_header_bytes(size_t pickle_bytes, uint64_t payload_bytes, uint64_t item_offset, uint32_t alignment)
 {
     assert(alignment > 0 && (alignment & (alignment - 1)) == 0 && alignment <= ZIP_MAX_ALIGNMENT);
-    uint32_t least = front_bytes(pickle_bytes) + LOCAL_BYTES + LENGTH(NAME_DATA) + FB_BYTES +
+    uint32_t least = front_bytes(pickle_bytes, UINT64_MAX) + LOCAL_BYTES + LENGTH(NAME_DATA) + FB_BYTES +
                      (is_zip64(payload_bytes) ? ZIP64_LOCAL_BYTES : 0);
     return least + (uint32_t)(-(item_offset + least) & (alignment - 1));
 }
@@ -194,9 +214,10 @@ uint32_t zip_trailer_bytes(uint64_t payload_bytes)
     return bytes + (is_zip64(payload_bytes) ? 8 + ZIP64_LOCAL_BYTES : 0);
 }
 
-char *zip_put_header(char *at, const void *pickle, size_t pickle_bytes, uint64_t payload_bytes, uint32_t header_bytes)
+char *zip_put_header(char *at, const void *pickle, size_t pickle_bytes, uint64_t payload_bytes, uint32_t header_bytes,
+                     uint64_t save_id)
 {
-    struct front front = front_of(pickle, pickle_bytes);
+    struct front front = front_of(pickle, pickle_bytes, save_id);
     char *end = at + header_bytes;
     at = put_front(at, &front, pickle);
     struct record data = {NAME_DATA, LENGTH(NAME_DATA), 0, FLAG_DESCRIPTOR | FLAG_UTF8, payload_bytes, 0};
@@ -212,11 +233,12 @@ char *zip_put_header(char *at, const void *pickle, size_t pickle_bytes, uint64_t
 }
 
 char *zip_put_trailer(char *at, const void *pickle, size_t pickle_bytes, uint64_t payload_bytes, uint32_t header_bytes,
-                      uint32_t crc)
+                      uint32_t crc, uint64_t save_id)
 {
-    struct front front = front_of(pickle, pickle_bytes);
-    struct record data = {NAME_DATA,     LENGTH(NAME_DATA),        crc, FLAG_DESCRIPTOR | FLAG_UTF8,
-                          payload_bytes, front_bytes(pickle_bytes)};
+    struct front front = front_of(pickle, pickle_bytes, save_id);
+    struct record data = {NAME_DATA,     LENGTH(NAME_DATA),
+                          crc,           FLAG_DESCRIPTOR | FLAG_UTF8,
+                          payload_bytes, front_bytes(pickle_bytes, save_id)};
     char *begin = at;
     at = put_u32(at, DESCRIPTOR_SIGNATURE);
     at = put_u32(at, crc);
@@ -231,15 +253,15 @@ char *zip_put_trailer(char *at, const void *pickle, size_t pickle_bytes, uint64_
     return put_ends(at, 4, central_at, (uint64_t)(at - central));
 }
 
-size_t zip_plain_bytes(size_t pickle_bytes)
+size_t zip_plain_bytes(size_t pickle_bytes, uint64_t save_id)
 {
-    return front_bytes(pickle_bytes) + 3 * CENTRAL_BYTES + LENGTH(NAME_PICKLE) + LENGTH(NAME_ORDER) +
+    return front_bytes(pickle_bytes, save_id) + 3 * CENTRAL_BYTES + LENGTH(NAME_PICKLE) + LENGTH(NAME_ORDER) +
            LENGTH(NAME_VERSION) + ENDS_BYTES;
 }
 
-char *zip_put_plain(char *at, const void *pickle, size_t pickle_bytes)
+char *zip_put_plain(char *at, const void *pickle, size_t pickle_bytes, uint64_t save_id)
 {
-    struct front front = front_of(pickle, pickle_bytes);
+    struct front front = front_of(pickle, pickle_bytes, save_id);
     char *begin = at;
     at = put_front(at, &front, pickle);
     char *central = at;
@@ -287,20 +309,43 @@ static bool find_descriptor(const unsigned char *bytes, size_t len, size_t data,
     return false;
 }
 
-/* The 64-bit length in a local header's extra field. */
-static bool find_zip64_length(const unsigned char *extra, size_t len, uint64_t *bytes)
+/* An extra field of a local header whose content begins with 64 bits: where these are, 0 if there is none. */
+static size_t find_field(const unsigned char *extra, size_t len, uint32_t field)
 {
     for (size_t at = 0; at + 4 <= len;) {
         size_t size = get_u16(extra + at + 2);
         if (size > len - at - 4)
-            return false;
-        if (get_u16(extra + at) == 1 && size >= 8) {
-            *bytes = get_u64(extra + at + 4);
-            return true;
-        }
+            return 0;
+        if (get_u16(extra + at) == field && size >= 8)
+            return at + 4;
         at += 4 + size;
     }
-    return false;
+    return 0;
+}
+
+/* Where the save id is, 0 if there is none. */
+static size_t find_save_id(const unsigned char *header, size_t len)
+{
+    if (len < LOCAL_BYTES || get_u32(header) != LOCAL_SIGNATURE)
+        return 0;
+    size_t extra_at = LOCAL_BYTES + get_u16(header + 26), extra_len = get_u16(header + 28);
+    if (extra_at >= len || extra_len > len - extra_at)
+        return 0;
+    size_t at = find_field(header + extra_at, extra_len, ID_FIELD);
+    return at ? extra_at + at : 0;
+}
+
+uint64_t zip_read_save_id(const void *bytes, size_t len)
+{
+    size_t at = find_save_id(bytes, len);
+    return at ? get_u64((const unsigned char *)bytes + at) : 0;
+}
+
+void zip_replace_save_id(void *bytes, size_t len, uint64_t save_id)
+{
+    size_t at = find_save_id(bytes, len);
+    if (at)
+        put_u64((char *)bytes + at, save_id);
 }
 
 int zip_next_record(const void *bytes, size_t len, size_t at, struct zip_record *record, size_t *next,
@@ -320,8 +365,13 @@ int zip_next_record(const void *bytes, size_t len, size_t at, struct zip_record 
     size_t data = at + LOCAL_BYTES + name_len + extra_len;
     uint64_t size = get_u32(header + 22);
     size_t end = data;
-    if (size == UINT32_MAX && !find_zip64_length(header + LOCAL_BYTES + name_len, extra_len, &size))
-        return cb_fail(err, CB_ERR_CORRUPT, "the zip header at byte %zu of the item lacks its 64-bit length", at);
+    if (size == UINT32_MAX) {
+        const unsigned char *extra = header + LOCAL_BYTES + name_len;
+        size_t found = find_field(extra, extra_len, ZIP64_FIELD);
+        if (!found)
+            return cb_fail(err, CB_ERR_CORRUPT, "the zip header at byte %zu of the item lacks its 64-bit length", at);
+        size = get_u64(extra + found);
+    }
     if (get_u16(header + 6) & FLAG_DESCRIPTOR) {
         size_t found;
         size = find_descriptor(bytes, len, data, &found, &end) ? found : UINT64_MAX;

@@ -14,18 +14,22 @@
 #define ZIP_MAX_ALIGNMENT 32768 /* limit of the padding in a local header's extra field */
 #define ZIP_MAX_TRAILER 400
 
-/* The payload's offset in an item that begins at `item_offset` of its file. */
+/* The payload's offset in an item that begins at `item_offset` of its file and has a save id. */
 uint32_t zip_header_bytes(size_t pickle_bytes, uint64_t payload_bytes, uint64_t item_offset, uint32_t alignment);
 uint32_t zip_trailer_bytes(uint64_t payload_bytes);
 
+/* The save id is in an extra field of the first record's local header, which other readers skip; save_id 0 leaves the
+ * field out, as older versions did. */
+
 /* Writes exactly `header_bytes`, using the padding. Returns the end. */
-char *zip_put_header(char *at, const void *pickle, size_t pickle_bytes, uint64_t payload_bytes, uint32_t header_bytes);
+char *zip_put_header(char *at, const void *pickle, size_t pickle_bytes, uint64_t payload_bytes, uint32_t header_bytes,
+                     uint64_t save_id);
 /* `crc` of the payload, 0 if unknown. */
 char *zip_put_trailer(char *at, const void *pickle, size_t pickle_bytes, uint64_t payload_bytes, uint32_t header_bytes,
-                      uint32_t crc);
+                      uint32_t crc, uint64_t save_id);
 /* A complete archive of one pickle without payload, as torch.save writes for a plain value. */
-size_t zip_plain_bytes(size_t pickle_bytes);
-char *zip_put_plain(char *at, const void *pickle, size_t pickle_bytes);
+size_t zip_plain_bytes(size_t pickle_bytes, uint64_t save_id);
+char *zip_put_plain(char *at, const void *pickle, size_t pickle_bytes, uint64_t save_id);
 
 /* --- reading foreign archives --- */
 
@@ -40,6 +44,11 @@ struct zip_record {
  * are only in a descriptor after the data are searched in the given bytes. */
 int zip_next_record(const void *bytes, size_t len, size_t at, struct zip_record *record, size_t *next,
                     struct cb_err *err) CB_MUST_CHECK;
+
+/* The save id in the archive's first bytes; 0 if there is none. */
+uint64_t zip_read_save_id(const void *bytes, size_t len);
+/* Replaces it; an archive without one stays as it is. */
+void zip_replace_save_id(void *bytes, size_t len, uint64_t save_id);
 
 /* Whether a record's name is FOLDER/NAME. */
 bool zip_name_is(const char *record_name, size_t len, const char *name);

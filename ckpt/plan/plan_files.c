@@ -156,7 +156,7 @@ static int close_file(struct placer *self, struct plan_item *items, size_t count
     buf_init(&header, SAFETENSORS_LENGTH_BYTES + SAFETENSORS_MAX_HEADER + (size_t)self->options->payload_alignment);
     int code =
         safetensors_put_header(self->planner->layout, items, count, format_ops_of(self->options->format)->has_parts,
-                               self->options->payload_alignment, &header, err);
+                               self->options->payload_alignment, 0, &header, err);
     for (size_t i = 0; i < count && !code; i++) {
         items[i].payload_offset += header.len;
         if (i == 0)

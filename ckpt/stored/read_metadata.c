@@ -43,6 +43,7 @@ struct collector {
     char *index; /* name of the index file; NULL if there is none */
     struct safetensors_index_entry *wanted;
     size_t wanted_count;
+    uint64_t save_id; /* that the index has */
     struct cb_err *err;
 };
 
@@ -176,7 +177,8 @@ static int read_index(struct collector *self)
     if (!code)
         code = store_read_small(self->store, name, &text, self->err);
     if (!code)
-        code = safetensors_read_index(self->index, text.data, text.len, &self->wanted, &self->wanted_count, self->err);
+        code = safetensors_read_index(self->index, text.data, text.len, &self->wanted, &self->wanted_count,
+                                      &self->save_id, self->err);
     buf_release(&text);
     return code;
 }
@@ -417,6 +419,7 @@ static int join(struct collector *self, struct stored_checkpoint **checkpoint)
     all->format =
         self->has_ranks ? self->files[0].contents->format : safetensors_format_of(parts_listed && !self->index);
     all->marked = self->index && !self->has_ranks;
+    all->save_id = self->save_id;
     for (size_t i = 0; i < self->file_count; i++) {
         struct stored_checkpoint *from = self->files[i].contents;
         for (size_t k = 0; k < from->tensor_count; k++)

@@ -8,6 +8,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "ckpt/format/save_id.h"
+#include "ckpt/stored/save_places.h"
 #include "ckpt/stored/unpack.h"
 #include "core/alloc.h"
 #include "core/hash.h"
@@ -38,6 +40,7 @@ struct stored_reader {
     const struct stored_checkpoint *checkpoint;
     struct read_ledger *ledger;
     struct open_file files[OPEN_FILES];
+    struct save_place *places;   /* of each file; none once its save id has been compared */
     struct store_object *object; /* of the file in use */
     bool is_cached;              /* the page cache may have what is read */
     unsigned char *scratch, *probe;
@@ -101,6 +104,21 @@ static int read_at(struct stored_reader *self, uint64_t offset, void *memory, ui
     return store_read_at(self->store, self->object, offset, memory, bytes, NULL, NULL, self->err);
 }
 
+/* Once for each file. */
+static int check_save(struct stored_reader *self, uint32_t file, struct store_object *object)
+{
+    struct save_place *place = &self->places[file];
+    char front[SAVE_ID_FRONT_BYTES];
+    int code = 0;
+    if (place->bytes > 0)
+        code = store_read_at(self->store, object, place->offset, front, place->bytes, NULL, NULL, self->err);
+    if (!code && place->bytes > 0)
+        code = format_check_save(self->checkpoint, place->is_value, front, place->bytes, self->err);
+    if (!code)
+        place->bytes = 0;
+    return code;
+}
+
 static int open_file(struct stored_reader *self, uint32_t file)
 {
     struct open_file *slot = &self->files[file % OPEN_FILES];
@@ -113,6 +131,8 @@ static int open_file(struct stored_reader *self, uint32_t file)
     slot->file = file;
     if (!slot->object)
         code = store_open_read(self->store, self->checkpoint->files[file], &slot->object, &length, self->err);
+    if (!code)
+        code = check_save(self, file, slot->object);
     self->object = slot->object;
     return code;
 }
@@ -413,6 +433,11 @@ int stored_reader_new(struct store *store, const struct stored_checkpoint *check
     self->is_cached = store_capabilities(store)->page_cache;
     self->piece_bytes = self->is_cached ? CACHED_PIECE_BYTES : self->scratch_bytes;
     buf_init(&self->plain, self->scratch_bytes);
+    int code = save_places_of(checkpoint, &self->places, err);
+    if (code) {
+        stored_reader_free(self);
+        return code;
+    }
     self->scratch = aligned_alloc(PAGE_BYTES, (self->scratch_bytes / PAGE_BYTES + 2) * PAGE_BYTES);
     self->probe = malloc(ITEM_MAX_HEADER);
     self->frames = malloc(FRAMES * sizeof *self->frames);
@@ -437,6 +462,7 @@ void stored_reader_free(struct stored_reader *self)
     free(self->scratch);
     free(self->probe);
     free(self->frames);
+    free(self->places);
     free(self);
 }
 

@@ -34,12 +34,6 @@ char *verify_contents(const char *format, uint64_t unproven, uint64_t proven, ch
 
 /* --- shares --- */
 
-/* Files and tensors go around; items go in runs of one file. */
-static bool is_mine(const struct verify_job *job, size_t number)
-{
-    return job->parts < 2 || number % job->parts == job->part;
-}
-
 static uint64_t cost_of(const struct stored_chunk *chunk)
 {
     return chunk->length + ITEM_COST_BYTES;
@@ -80,7 +74,7 @@ static void check_files(struct verifier *self)
 {
     for (uint32_t i = 0; i < self->checkpoint->file_count; i++) {
         const char *name = self->checkpoint->files[i];
-        if (is_mine(self->job, i) && !verify_file(self, i)->there)
+        if (verify_is_mine(self->job, i) && !verify_file(self, i)->there)
             verify_report(self, VERIFY_MISSING, name, NULL, 0, "%s: the file is missing (%s)", name,
                           self->err->message);
     }
@@ -101,7 +95,7 @@ static int check_ends(struct verifier *self)
             ends[chunk->file] = chunk->offset + chunk->length;
     }
     for (uint32_t i = 0; i < checkpoint->file_count; i++) {
-        if (!is_mine(self->job, i) || ends[i] == 0)
+        if (!verify_is_mine(self->job, i) || ends[i] == 0)
             continue;
         const struct file_state *file = verify_file(self, i);
         if (file->there && file->length > ends[i])
@@ -262,12 +256,14 @@ static int check_all(struct verifier *self)
         return alloc_fail(self->err, "for %zu files", checkpoint->file_count);
     self->result->format = format_name(checkpoint->format);
     stored_count(checkpoint, &self->result->counts);
-    if (checkpoint->tensor_count == 0 && is_mine(self->job, 0))
+    if (checkpoint->tensor_count == 0 && verify_is_mine(self->job, 0))
         verify_report(self, VERIFY_EMPTY, NULL, NULL, 0, "there is nothing in it: no tensor and no value");
     check_files(self);
     int code = check_ends(self);
+    if (!code)
+        code = verify_saves(self);
     for (size_t i = 0; i < checkpoint->tensor_count && !code; i++) {
-        if (is_mine(self->job, i))
+        if (verify_is_mine(self->job, i))
             code = check_coverage(self, &checkpoint->tensors[i]);
     }
     if (code)
@@ -296,7 +292,7 @@ static int verify(struct verifier *self)
     if (code)
         return code;
     if (read_metadata(self)) {
-        if (is_mine(self->job, 0)) /* every part finds it so */
+        if (verify_is_mine(self->job, 0)) /* every part finds it so */
             verify_report(self, VERIFY_INCOMPLETE, STORED_MARKER, NULL, 0, "the checkpoint is not complete: %s",
                           self->err->message);
         return 0;

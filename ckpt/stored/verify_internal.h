@@ -1,4 +1,5 @@
-/* Shared by ckpt/stored/verify.c (the whole, shares, threads) and ckpt/stored/verify_item.c (one item). */
+/* Shared by ckpt/stored/verify.c (the whole, shares, threads), ckpt/stored/verify_save.c (save ids) and
+ * ckpt/stored/verify_item.c (one item). */
 #ifndef CKPT_STORED_VERIFY_INTERNAL_H
 #define CKPT_STORED_VERIFY_INTERNAL_H
 
@@ -56,6 +57,16 @@ void verify_report(struct verifier *self, enum verify_problem_kind kind, const c
 /* A store and memory of this verifier's own. */
 int verify_open(struct verifier *self) CB_MUST_CHECK;
 void verify_close(struct verifier *self);
+/* Whether file or tensor `number` belongs to this part: they go around, items go in runs of one file. */
+static inline bool verify_is_mine(const struct verify_job *job, size_t number)
+{
+    return job->parts < 2 || number % job->parts == job->part;
+}
+/* Bytes of a file that is not among those of the items, or not yet. */
+int verify_read_front(struct verifier *self, const char *name, uint64_t offset, void *memory,
+                      uint64_t bytes) CB_MUST_CHECK;
+/* Checks that files and their copies are of the checkpoint's save. */
+int verify_saves(struct verifier *self) CB_MUST_CHECK;
 /* Facts of a file; queries the store the first time. */
 const struct file_state *verify_file(struct verifier *self, uint32_t file);
 /* The seed that the checkpoint stores, used if none is given. */

@@ -126,6 +126,23 @@ static int open_file(struct verifier *self, uint32_t file)
     return store_open_read(self->store, self->checkpoint->files[file], &self->object, &length, self->err);
 }
 
+int verify_read_front(struct verifier *self, const char *name, uint64_t offset, void *memory, uint64_t bytes)
+{
+    uint64_t length;
+    if (self->stuck)
+        return cb_fail(self->err, CB_ERR_ABORTED, "an earlier read did not end");
+    if (self->object)
+        store_close(self->store, self->object);
+    self->object = NULL;
+    int code = store_open_read(self->store, name, &self->object, &length, self->err);
+    if (!code && offset + bytes > length)
+        code = cb_fail(self->err, CB_ERR_CORRUPT, "the file has only %" PRIu64 " bytes", length);
+    if (!code)
+        code = read_through(self, offset, memory, bytes);
+    self->open_file = UINT32_MAX; /* none of those that open_file knows */
+    return code;
+}
+
 static void read_problem(struct verifier *self, const struct item *item, uint64_t offset)
 {
     if (atomic_load(&self->shared->stopped))

@@ -135,7 +135,7 @@ static bool can_hold(const struct conversion *self, const struct stored_value *v
     if (value->blob || !value->literal)
         return value->blob != NULL;
     buf_init(&payload, MAX_VALUE_BYTES);
-    int code = format_bytes_payload(self->options.format, &tensor, &payload, &why);
+    int code = format_bytes_payload(self->options.format, &tensor, 0, &payload, &why);
     buf_release(&payload);
     return code == 0;
 }

@@ -63,7 +63,7 @@ static int forecast_init(struct forecast *self, const struct experiment *experim
     buf_init(&metadata, METADATA_MAX_BYTES);
     rc = plan_options_read(experiment, workload_payload_alignment(experiment), &options, err);
     if (rc == 0)
-        rc = format_write_metadata(options.format, layout, plan, "planned", &metadata, err);
+        rc = format_write_metadata(options.format, layout, plan, "planned", 0, &metadata, err);
     self->metadata_bytes = metadata.len;
     buf_release(&metadata);
     forecast_choose_rates(experiment, &self->workload, book, &self->rates);

@@ -6,27 +6,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ckpt/format/format.h"
 #include "comm/agree.h"
 #include "core/clock.h"
 #include "engine/external/child_activity.h"
+#include "engine/older_checkpoint.h"
 
 #define WAIT_SLICE_NS (100 * NS_PER_MS)
 #define GRACE_NS (2 * NS_PER_S)
 #define LAST_LINE_BYTES 512
-
-static int remove_marker(struct store *store, const char *path, struct cb_err *err)
-{
-    char marker[PATH_MAX];
-    uint64_t length;
-    if (snprintf(marker, sizeof marker, "%s/" STORED_MARKER, path) >= (int)sizeof marker)
-        return cb_fail(err, CB_ERR_USAGE, "the name %s/" STORED_MARKER " is too long", path);
-    int rc = store_stat(store, marker, &length, err);
-    if (rc)
-        return rc == CB_ERR_NOT_FOUND ? 0 : rc;
-    rc = store_remove(store, marker, err);
-    return rc ? rc : store_sync_folder(store, path, err);
-}
 
 static int check_owner(const struct engine_setup *setup, struct cb_err *err)
 {
@@ -40,7 +27,7 @@ static int prepare_folder(struct external_operation *self, struct cb_err *err)
     int rc = check_owner(self->setup, err);
     if (!rc)
         rc = store_make_folder(self->setup->plain, self->name, err);
-    return rc ? rc : remove_marker(self->setup->plain, self->name, err);
+    return rc ? rc : older_checkpoint_uncommit(self->setup->plain, self->name, err);
 }
 
 int external_begin(struct external_operation *self, const struct engine_setup *setup, const char *path, uint64_t bytes,

@@ -18,11 +18,9 @@
 static int open_file(void *context, uint32_t file, struct store_object **object, uint64_t *length, struct cb_err *err)
 {
     struct native_load *self = context;
-    const struct native_engine *engine = self->operation->engine;
     char name[PATH_MAX];
-    int rc = native_copy_name(self->operation->path, engine->rank % engine->setup.config.copies,
-                              self->plan.checkpoint->files[self->io.files[file]], name, err);
-    return rc ? rc : store_open_read(engine->setup.store, name, object, length, err);
+    int rc = native_load_file_name(self, self->io.files[file], name, err);
+    return rc ? rc : store_open_read(self->operation->engine->setup.store, name, object, length, err);
 }
 
 /* If a header is longer than what was read of it, it is read again: first the length that most need, then the maximum. */
@@ -36,7 +34,7 @@ static bool probe_longer(const struct native_load *self, struct load_item *item,
     return item->again;
 }
 
-/* A header identical to our writer's is not parsed, since parsing allocates. */
+/* A header identical to our writer's, save id included, is not parsed, since parsing allocates. */
 static bool is_our_header(struct native_load *self, const struct load_item *item, const void *bytes, uint64_t len)
 {
     const struct stored_tensor *stored = native_load_tensor(self, item);
@@ -51,7 +49,8 @@ static bool is_our_header(struct native_load *self, const struct load_item *item
     };
     memcpy(tensor.shape, stored->shape, sizeof tensor.shape);
     buf_clear(&self->complete.frame);
-    return format_item_header(self->plan.checkpoint->format, &tensor, &ours, &self->complete.frame, NULL) == 0 &&
+    return format_item_header(self->plan.checkpoint->format, &tensor, &ours, self->plan.checkpoint->save_id,
+                              &self->complete.frame, NULL) == 0 &&
            self->complete.frame.len == len && memcmp(self->complete.frame.data, bytes, len) == 0;
 }
 
@@ -69,6 +68,10 @@ static void take_header(struct native_load *self, struct load_item *item, const 
     if (rc) {
         if (!probe_longer(self, item, len))
             native_load_fail_item(self, item, CB_ERR_CORRUPT, err.message);
+        return;
+    }
+    if (format_check_save(self->plan.checkpoint, false, bytes, len, &err)) {
+        native_load_fail_item(self, item, CB_ERR_CORRUPT, err.message);
         return;
     }
     bool as_expected = item->state == ITEM_EXPECTED && payload.contiguous && payload.offset == item->payload.offset &&
@@ -293,7 +296,8 @@ static void check_value(struct native_load *self, struct load_item *item)
     struct buf plain = {.data = item->value, .len = native_load_chunk(self, item)->length};
     bool compressed = native_load_chunk(self, item)->compressed;
     buf_clear(&self->complete.frame);
-    int rc = compressed ? unpack_value(self, item, &plain, &err) : 0;
+    int rc = compressed ? unpack_value(self, item, &plain, &err)
+                        : format_check_save(self->plan.checkpoint, true, plain.data, plain.len, &err);
     if (!rc)
         rc = format_parse_bytes_payload(self->plan.checkpoint->format, native_load_tensor(self, item)->fqn, plain.data,
                                         plain.len, &self->complete.frame, &err);

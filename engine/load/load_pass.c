@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "ckpt/format/format_ops.h"
+#include "ckpt/format/save_id.h"
 #include "core/alloc.h"
 #include "engine/load/load_stages.h"
 #include "engine/state.h"
@@ -131,6 +133,17 @@ static void add_packed(struct native_load *self, uint32_t number)
     window->used = at + item->in_window;
 }
 
+/* Formats whose files have headers: the beginning of the file, which has the save id, with its first item. */
+static void add_file_front(struct native_load *self, uint32_t number)
+{
+    const struct stored_checkpoint *checkpoint = self->plan.checkpoint;
+    const struct load_item *item = &self->plan.items[number];
+    uint64_t offset = native_load_chunk(self, item)->offset;
+    if (checkpoint->save_id && item->state == ITEM_EXPECTED && format_ops_of(checkpoint->format)->has_file_headers)
+        io_schedule_add_frame(&self->io.schedule, PART_HEADER, number, 0,
+                              offset < SAVE_ID_FRONT_BYTES ? offset : SAVE_ID_FRONT_BYTES);
+}
+
 static void add_item(struct native_load *self, uint32_t number, struct ranges *ranges)
 {
     struct load_item *item = &self->plan.items[number];
@@ -205,6 +218,8 @@ static void add_file(struct native_load *self, size_t *next, struct ranges *rang
             native_load_fail_item(self, item, CB_ERR_CORRUPT, why);
             continue;
         }
+        if (end == 0)
+            add_file_front(self, (uint32_t)*next);
         add_item(self, (uint32_t)*next, ranges);
         end = native_load_chunk(self, item)->offset + native_load_chunk(self, item)->length;
     }

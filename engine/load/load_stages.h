@@ -146,6 +146,9 @@ static inline bool native_load_is_open(const struct load_item *item)
 
 /* load_report.c: adds a line to the status page; the load continues. */
 void native_load_fail(struct native_load *self, int code, const char *text);
+/* The name of the checkpoint's file, in the copy that this rank reads. */
+int native_load_file_name(const struct native_load *self, uint32_t file, char name[PATH_MAX],
+                          struct cb_err *err) CB_MUST_CHECK;
 void native_load_fail_item(struct native_load *self, struct load_item *item, int code, const char *why);
 
 /* --- plan --- */

@@ -7,7 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "ckpt/format/save_id.h"
 #include "core/clock.h"
+#include "engine/older_checkpoint.h"
 #include "engine/save/native_save.h"
 
 static int create_file(void *context, uint32_t file, struct store_object **object, uint64_t *length, struct cb_err *err)
@@ -50,18 +52,6 @@ static int check_owner(const struct native_engine *engine, struct cb_err *err)
     return engine->setup.check_owner ? engine->setup.check_owner(engine->setup.folder, err) : 0;
 }
 
-/* The folder is synced even if there is no marker: who removed it may have been killed before the sync. */
-static int remove_marker(struct native_operation *operation, struct cb_err *err)
-{
-    struct store *store = operation->lane->store;
-    int rc = check_owner(operation->engine, err);
-    for (size_t i = 0; format_marker_at(i) && !rc; i++) /* of every format: earlier runs may have used another */
-        rc = remove_if_there(store, operation->path, 0, format_marker_at(i), err);
-    if (!rc)
-        rc = store_sync_folder(store, operation->path, err);
-    return rc == CB_ERR_NOT_FOUND ? 0 : rc; /* there is no folder yet */
-}
-
 static int refuse_marker(struct native_operation *operation, struct cb_err *err)
 {
     char name[PATH_MAX];
@@ -98,10 +88,16 @@ static int clear_folder(struct native_operation *operation, int code, struct cb_
 {
     struct agreement agreement;
     uint64_t start_ns = timeline_enter(&operation->timeline, STATE_OTHER);
-    int rc = code == 0 && operation->engine->rank == 0 ? remove_marker(operation, err) : code;
+    int rc = code;
+    if (!rc && operation->engine->rank == 0)
+        rc = check_owner(operation->engine, err);
+    if (!rc && operation->engine->rank == 0)
+        rc = older_checkpoint_uncommit(operation->lane->store, operation->path, err);
     rc = native_agree(operation, rc, 0, &agreement, err);
     if (!rc)
         rc = native_agree(operation, remove_own_files(operation, err), 0, &agreement, err);
+    if (!rc && operation->engine->rank == 0) /* what other ranks, another format and more copies have left */
+        rc = older_checkpoint_remove_files(operation->lane->store, operation->path, err);
     operation->sample->values[METRIC_DELETE_S] = (double)(clock_monotonic_ns() - start_ns) / 1e9;
     if (!operation->lane->async)
         timeline_leave_out(&operation->timeline, start_ns);
@@ -231,7 +227,7 @@ static int compose_metadata(struct native_operation *operation, struct cb_err *e
     buf_clear(&engine->save->metadata);
     if (!rc)
         rc = format_write_metadata(engine->setup.config.plan.format, operation->layout, engine->save->plan, id,
-                                   &engine->save->metadata, err);
+                                   operation->save_id, &engine->save->metadata, err);
     return rc ? rc : buf_check(&engine->save->metadata, "the checkpoint's metadata", err);
 }
 
@@ -248,12 +244,13 @@ static int publish_marker(struct native_operation *operation, struct cb_err *err
                               err);
 }
 
-/* Fails on all ranks unless all have the same plan. Sets plan_cache_hit. */
+/* Fails on all ranks unless all have the same plan. Sets plan_cache_hit, and the save id that rank 0 draws. */
 static int agree_on_plan(struct native_operation *operation, int code, struct cb_err *err)
 {
     struct agreement agreement;
     timeline_enter(&operation->timeline, STATE_WAIT);
-    int rc = native_agree(operation, code, operation->plan_number, &agreement, err);
+    operation->save_id = operation->engine->rank == 0 ? save_id_draw() : 0;
+    int rc = native_agree_and_share(operation, code, operation->plan_number, &operation->save_id, &agreement, err);
     if (!rc && agreement.min >> 1 != agreement.max >> 1)
         rc = cb_fail(err, CB_ERR_INTERNAL,
                      "ranks computed different plans: do all run the same program and experiment?");

@@ -21,11 +21,13 @@ static int compose_frame(struct native_save *self, const struct part *part, char
     int rc;
     buf_clear(&self->frame);
     if (part->kind == PART_HEADER)
-        rc = format_plan_header(format, self->operation->layout, self->plan, item, &self->frame, err);
+        rc = format_plan_header(format, self->operation->layout, self->plan, item, self->operation->save_id,
+                                &self->frame, err);
     else if (part->kind == PART_TRAILER)
-        rc = format_item_trailer(format, tensor, item, self->sources[part->item].crc, &self->frame, err);
+        rc = format_item_trailer(format, tensor, item, self->operation->save_id, self->sources[part->item].crc,
+                                 &self->frame, err);
     else
-        rc = format_bytes_payload(format, tensor, &self->frame, err);
+        rc = format_bytes_payload(format, tensor, self->operation->save_id, &self->frame, err);
     if (rc)
         return rc;
     if (part->skip + part->bytes > self->frame.len)

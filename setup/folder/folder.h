@@ -61,6 +61,9 @@ int folder_remove(const struct folder *self, const char *name, struct cb_err *er
 /* Removes the checkpoints of earlier attempts from this run's folder, and no other files. */
 int folder_clear(const struct folder *self, struct cb_err *err) CB_MUST_CHECK;
 
+/* The same, except `checkpoint` and its sibling of folder=rotate: for checkpoints of an earlier run with another folder=. */
+int folder_clear_others(const struct folder *self, const char *checkpoint, struct cb_err *err) CB_MUST_CHECK;
+
 /* A folder for raw files, used only by this run; folder_remove removes it. */
 void folder_scratch_name(const struct folder *self, char name[FOLDER_NAME_BYTES]);
 

@@ -7,55 +7,12 @@
 #include "core/alloc.h"
 #include "setup/folder/claim.h"
 #include "setup/folder/folder.h"
-
-struct name_list {
-    char **names;
-    size_t count, capacity;
-};
+#include "store/name_list.h"
 
 static int collect_name(void *context, const char *name, uint64_t length, struct cb_err *err)
 {
     (void)length;
-    struct name_list *self = context;
-    if (self->count == self->capacity) {
-        size_t capacity = self->capacity ? 2 * self->capacity : 64;
-        char **names = realloc(self->names, capacity * sizeof *names);
-        if (!names)
-            return alloc_fail(err, "for the names of %zu files", capacity);
-        self->names = names;
-        self->capacity = capacity;
-    }
-    self->names[self->count] = strdup(name);
-    if (!self->names[self->count])
-        return alloc_fail(err, "for the name of a file");
-    self->count++;
-    return 0;
-}
-
-static void name_list_release(struct name_list *self)
-{
-    for (size_t i = 0; i < self->count; i++)
-        free(self->names[i]);
-    free(self->names);
-}
-
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-/* Removes the folders of `names` (sorted) that are empty now, innermost first, down to `root`. */
-static void remove_folders(struct store *store, const struct name_list *names, const char *root)
-{
-    for (size_t i = names->count; i-- > 0;) {
-        char *name = names->names[i];
-        for (char *slash = strrchr(name, '/'); slash && strlen(root) < (size_t)(slash - name);
-             slash = strrchr(name, '/')) {
-            *slash = '\0';
-            if (store_remove_folder(store, name, NULL))
-                break; /* not yet empty: its folders come later in this loop */
-        }
-    }
+    return name_list_add(context, name, err);
 }
 
 /* Removes commit markers first and durably, so that a crash leaves no valid checkpoint. The folder is synced even if it
@@ -85,11 +42,10 @@ static int remove_files(struct store *store, const char *folder, const struct na
 
 static int remove_listed(struct store *store, const char *folder, struct name_list *names, struct cb_err *err)
 {
-    if (names->count > 0)
-        qsort(names->names, names->count, sizeof *names->names, compare_names);
+    name_list_sort(names);
     int rc = remove_files(store, folder, names, err);
     if (!rc)
-        remove_folders(store, names, folder);
+        name_list_remove_folders(names, store, folder);
     return rc;
 }
 
@@ -121,7 +77,8 @@ static bool is_in_our_folder(const char *suffix, const char *name)
     return digits > 0 && number[digits] == '/';
 }
 
-int folder_clear(const struct folder *self, struct cb_err *err)
+/* Names that begin with `kept`, which may be NULL, stay. */
+static int clear(const struct folder *self, const char *kept, struct cb_err *err)
 {
     if (self->reads_only || !self->path)
         return 0;
@@ -131,7 +88,8 @@ int folder_clear(const struct folder *self, struct cb_err *err)
         rc = store_list(self->plain, self->suffix, collect_name, &names, err);
     size_t ours = 0;
     for (size_t i = 0; i < names.count; i++) {
-        if (is_in_our_folder(self->suffix, names.names[i]))
+        bool stays = kept && strncmp(names.names[i], kept, strlen(kept)) == 0;
+        if (!stays && is_in_our_folder(self->suffix, names.names[i]))
             names.names[ours++] = names.names[i];
         else
             free(names.names[i]);
@@ -141,6 +99,20 @@ int folder_clear(const struct folder *self, struct cb_err *err)
         rc = remove_listed(self->plain, self->suffix, &names, err);
     name_list_release(&names);
     return rc == CB_ERR_NOT_FOUND ? 0 : rc;
+}
+
+int folder_clear(const struct folder *self, struct cb_err *err)
+{
+    return clear(self, NULL, err);
+}
+
+int folder_clear_others(const struct folder *self, const char *checkpoint, struct cb_err *err)
+{
+    char kept[FOLDER_NAME_BYTES];
+    size_t len = strlen(checkpoint);
+    bool rotates = len > 0 && checkpoint[len - 1] >= '0' && checkpoint[len - 1] <= '9'; /* checkpoint-0 and -1 */
+    snprintf(kept, sizeof kept, "%.*s%s", (int)(len - rotates), checkpoint, rotates ? "" : "/");
+    return clear(self, kept, err);
 }
 
 int folder_remove(const struct folder *self, const char *name, struct cb_err *err)

@@ -47,7 +47,7 @@ def drill(request):
 
 
 def test_agreement_names_the_lowest_failing_rank_and_reduces_the_numbers(drill):
-    said = "no_space by 1, 2 failed, sum 46 min 10 max 13"
+    said = "no_space by 1, 2 failed, sum 46 min 10 max 13 word 70"
     assert drill("agree", 4) == [f"rank {rank} of 4: {said}" for rank in range(4)]
 
 

@@ -7,8 +7,8 @@
 #include "ckpt/format/catalogue.h"
 #include "core/hash.h"
 
-#define MAGIC "CKPTRAW1"
-#define MAGIC_BYTES 8
+#define MAGIC "CKPTRAW" /* the version after it is the fuzzer's */
+#define MAGIC_BYTES 7
 #define CHECKSUM_BYTES 4
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
@@ -32,7 +32,7 @@ static void check(const struct stored_checkpoint *checkpoint)
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
-    if (len < MAGIC_BYTES + CHECKSUM_BYTES)
+    if (len < MAGIC_BYTES + 1 + CHECKSUM_BYTES)
         return 0;
     uint8_t *copy = malloc(len);
     if (!copy)

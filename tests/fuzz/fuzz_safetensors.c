@@ -11,8 +11,9 @@ static void fuzz_index(const char *json, size_t len)
 {
     struct safetensors_index_entry *entries;
     size_t count;
+    uint64_t save_id;
     struct cb_err err;
-    if (safetensors_read_index("fuzz", json, len, &entries, &count, &err))
+    if (safetensors_read_index("fuzz", json, len, &entries, &count, &save_id, &err))
         return;
     for (size_t i = 0; i < count; i++) {
         if (entries[i].file[0] == '/' || strncmp(entries[i].file, "../", 3) == 0 || strstr(entries[i].file, "/../"))

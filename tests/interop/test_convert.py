@@ -199,6 +199,7 @@ def test_finished_files_are_kept_and_changed_ones_are_not(large, tmp_path):
     index.unlink()
     names = sorted(path.name for path in out.glob("*.safetensors"))
     document["done"] = {name: crc32c_of(out / name) for name in names}
+    document["save"] = json.loads(marker)["metadata"]["ckptbench.save"]
     claim.write_text(json.dumps(document))
     with open(out / names[0], "r+b") as file:
         file.seek(5000)

@@ -24,13 +24,14 @@ static int drill_agree(struct comm *comm, struct cb_err *err)
     struct agreement agreement;
     uint32_t rank = comm_rank(comm);
     int code = rank == 1 ? CB_ERR_NO_SPACE : rank == 2 ? CB_ERR_CORRUPT : 0;
-    int rc = comm_agree(comm, code, 10 + rank, clock_monotonic_ns() + 20 * NS_PER_S, &agreement, err);
+    uint64_t word = 70 + rank;
+    int rc = comm_agree_and_share(comm, code, 10 + rank, &word, clock_monotonic_ns() + 20 * NS_PER_S, &agreement, err);
     if (rc)
         return rc;
     char text[256];
-    snprintf(text, sizeof text, "%s by %u, %u failed, sum %" PRIu64 " min %" PRIu64 " max %" PRIu64,
+    snprintf(text, sizeof text, "%s by %u, %u failed, sum %" PRIu64 " min %" PRIu64 " max %" PRIu64 " word %" PRIu64,
              cb_code_name(agreement.code), agreement.failed_rank, agreement.failed_count, agreement.sum, agreement.min,
-             agreement.max);
+             agreement.max, word);
     return report(comm, text);
 }
 

@@ -27,7 +27,7 @@ static int write_files(const char *folder, const struct words *words, const stru
     struct buf metadata;
     buf_init(&metadata, UINT64_C(4) << 30);
     snprintf(path, sizeof path, "%s/" STORED_MARKER, folder);
-    int code = format_write_metadata(PLAN_DCP, words->layout, plan, folder, &metadata, err);
+    int code = format_write_metadata(PLAN_DCP, words->layout, plan, folder, 0, &metadata, err);
     if (!code)
         code = buf_write_file(&metadata, path, 0644, err);
     buf_release(&metadata);

@@ -13,6 +13,8 @@
 #include "ckpt/format/zip.h"
 #include "core/hash.h"
 
+#define SAVE_ID UINT64_C(0x1122334455667788)
+
 static struct state_tensor tensor_of(enum dtype dtype, uint32_t dims, const uint64_t *shape)
 {
     struct state_tensor tensor = {.fqn = "model.w", .dtype = dtype, .dims = dims};
@@ -45,8 +47,8 @@ static void check_item(enum dtype dtype, uint32_t dims, const uint64_t *shape, u
     struct buf header, trailer;
     buf_init(&header, 1 << 20);
     buf_init(&trailer, 1 << 20);
-    assert_int_equal(format_item_header(PLAN_DCP, &tensor, &item, &header, &err), 0);
-    assert_int_equal(format_item_trailer(PLAN_DCP, &tensor, &item, 0x12345678, &trailer, &err), 0);
+    assert_int_equal(format_item_header(PLAN_DCP, &tensor, &item, SAVE_ID, &header, &err), 0);
+    assert_int_equal(format_item_trailer(PLAN_DCP, &tensor, &item, SAVE_ID, 0x12345678, &trailer, &err), 0);
     assert_int_equal(header.len, frame.header_bytes);
     assert_int_equal(trailer.len, frame.trailer_bytes);
     char fqn[] = "model.w";
@@ -105,7 +107,7 @@ static void an_item_of_another_type_or_shape_is_corrupt(void **state)
     uint64_t length = frame.header_bytes + frame.payload_bytes + frame.trailer_bytes;
     struct buf header;
     buf_init(&header, 1 << 20);
-    assert_int_equal(format_item_header(PLAN_DCP, &tensor, &item, &header, &err), 0);
+    assert_int_equal(format_item_header(PLAN_DCP, &tensor, &item, SAVE_ID, &header, &err), 0);
     char fqn[] = "model.w";
     struct stored_tensor stored = stored_as(&tensor, fqn);
     struct stored_payload payload;
@@ -148,8 +150,8 @@ static void make_whole(struct whole *self)
                              .region = self->region};
     buf_init(&self->header, 1 << 20);
     buf_init(&self->trailer, 1 << 20);
-    assert_int_equal(format_item_header(PLAN_DCP, &self->tensor, &item, &self->header, &err), 0);
-    assert_int_equal(format_item_trailer(PLAN_DCP, &self->tensor, &item, 7, &self->trailer, &err), 0);
+    assert_int_equal(format_item_header(PLAN_DCP, &self->tensor, &item, SAVE_ID, &self->header, &err), 0);
+    assert_int_equal(format_item_trailer(PLAN_DCP, &self->tensor, &item, SAVE_ID, 7, &self->trailer, &err), 0);
 }
 
 static void release_whole(struct whole *self)
@@ -275,7 +277,7 @@ static void small_values_read_back_as_they_were_written(void **state)
             struct cb_err err;
             buf_init(&payload, 65536);
             buf_init(&literal, 65536);
-            assert_int_equal(format_bytes_payload((enum plan_format)format, &tensor, &payload, &err), 0);
+            assert_int_equal(format_bytes_payload((enum plan_format)format, &tensor, SAVE_ID, &payload, &err), 0);
             assert_int_equal(format_item_frame((enum plan_format)format, &tensor, &region, 5, 4096, &frame, &err), 0);
             assert_int_equal(frame.header_bytes + frame.trailer_bytes, 0);
             assert_int_equal(frame.payload_bytes, payload.len);
@@ -300,7 +302,7 @@ static void every_bit_that_flips_in_a_value_is_found_or_harmless(void **state)
     size_t found = 0;
     buf_init(&payload, 65536);
     buf_init(&literal, 65536);
-    assert_int_equal(format_bytes_payload(PLAN_DCP, &tensor, &payload, &err), 0);
+    assert_int_equal(format_bytes_payload(PLAN_DCP, &tensor, SAVE_ID, &payload, &err), 0);
     for (size_t bit = 0; bit < 8 * payload.len; bit++) {
         char *byte = &payload.data[bit / 8];
         *byte = (char)(*byte ^ (1 << bit % 8));

@@ -154,20 +154,44 @@ static void any_layout_loads_what_another_one_saved(void **unused)
     }
 }
 
+/* The bytes of a file; the save ids of its items are left out. */
+static void read_without_save_ids(const char *checkpoint, uint32_t rank, struct buf *bytes)
+{
+    static const char field[] = {'C', 'B', 8, 0};
+    char path[512], block[65536];
+    snprintf(path, sizeof path, "%s/%s/__%u_0.distcp", folder, checkpoint, rank);
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    buf_init(bytes, 1 << 26);
+    for (size_t got; (got = fread(block, 1, sizeof block, file)) > 0;)
+        buf_append(bytes, block, got);
+    fclose(file);
+    char *end = bytes->data + bytes->len, *at = bytes->data;
+    while ((at = memmem(at, (size_t)(end - at), field, sizeof field)) && end - at >= 12) {
+        memset(at + sizeof field, 0, 8);
+        at += sizeof field;
+    }
+}
+
 static void the_files_are_those_of_a_state_in_memory(void **unused)
 {
     (void)unused;
     struct world host, device;
     const char *words = "model=gpt2-tiny dp=2 tp=2 io.fsync=false io.block=64KiB";
-    char command[256];
     clear();
     world_open(&host, words, folder, 0);
     open_on_device(&device, words, 0);
     world_pass(&host, OP_SAVE, "host");
     world_pass(&device, OP_SAVE, "device");
-    snprintf(command, sizeof command, "cd %s && for f in host/*.distcp; do cmp $f device/${f#host/} || exit 1; done",
-             folder);
-    assert_int_equal(system(command), 0);
+    for (uint32_t rank = 0; rank < host.size; rank++) {
+        struct buf one, other;
+        read_without_save_ids("host", rank, &one);
+        read_without_save_ids("device", rank, &other);
+        assert_int_equal(one.len, other.len);
+        assert_memory_equal(one.data, other.data, one.len);
+        buf_release(&one);
+        buf_release(&other);
+    }
     world_close(&host);
     world_close(&device);
 }

@@ -28,8 +28,9 @@ struct meeting {
     uint64_t round;
     bool broken;
     struct agreement building, done;
-    void *bytes;             /* rank 0's, of a broadcast */
-    struct posted *messages; /* in the order in which they were started */
+    uint64_t building_word, word; /* rank 0's */
+    void *bytes;                  /* rank 0's, of a broadcast */
+    struct posted *messages;      /* in the order in which they were started */
     uint32_t message_count, message_capacity;
 };
 
@@ -90,8 +91,8 @@ static inline int wait_for_round(struct comm *self, uint64_t round, uint64_t dea
     return 0;
 }
 
-int comm_agree(struct comm *self, int code, uint64_t number, uint64_t deadline_ns, struct agreement *agreement,
-               struct cb_err *err)
+int comm_agree_and_share(struct comm *self, int code, uint64_t number, uint64_t *word, uint64_t deadline_ns,
+                         struct agreement *agreement, struct cb_err *err)
 {
     struct meeting *meeting = self->meeting;
     pthread_mutex_lock(&meeting->lock);
@@ -99,19 +100,30 @@ int comm_agree(struct comm *self, int code, uint64_t number, uint64_t deadline_n
     int rc = meeting->broken ? cb_fail(err, CB_ERR_ABORTED, "an earlier collective did not end") : 0;
     if (!rc) {
         add_vote(&meeting->building, self->rank, code, number, meeting->arrived == 0);
+        meeting->building_word = self->rank == 0 ? *word : meeting->building_word;
         if (++meeting->arrived == meeting->size) {
             meeting->done = meeting->building;
+            meeting->word = meeting->building_word;
             meeting->arrived = 0;
             meeting->round++;
             pthread_cond_broadcast(&meeting->all_here);
         } else {
             rc = wait_for_round(self, round, deadline_ns, err);
         }
-        if (!rc)
+        if (!rc) {
             *agreement = meeting->done;
+            *word = meeting->word;
+        }
     }
     pthread_mutex_unlock(&meeting->lock);
     return rc;
+}
+
+int comm_agree(struct comm *self, int code, uint64_t number, uint64_t deadline_ns, struct agreement *agreement,
+               struct cb_err *err)
+{
+    uint64_t unused = 0;
+    return comm_agree_and_share(self, code, number, &unused, deadline_ns, agreement, err);
 }
 
 int comm_agree_local(struct comm *self, int code, uint64_t number, uint64_t deadline_ns, struct agreement *agreement,
