@@ -27,7 +27,11 @@ static int prepare_folder(struct external_operation *self, struct cb_err *err)
     int rc = check_owner(self->setup, err);
     if (!rc)
         rc = store_make_folder(self->setup->plain, self->name, err);
-    return rc ? rc : older_checkpoint_uncommit(self->setup->plain, self->name, err);
+    if (!rc)
+        rc = older_checkpoint_uncommit(self->setup->plain, self->name, err);
+    if (!rc && self->setup->config.replaces)
+        rc = older_checkpoint_remove_files(self->setup->plain, self->name, err);
+    return rc;
 }
 
 int external_begin(struct external_operation *self, const struct engine_setup *setup, const char *path, uint64_t bytes,

@@ -165,7 +165,7 @@ def test_a_command_that_dies_over_an_older_save_leaves_no_checkpoint_of_it(store
     said(store, "verify", f"{store.uri}/x")
     overwrite(run, "ranks=2", "engine=command", "command=false", outcome="benchmark_failed")
     assert "model.safetensors.index.json" not in store.names("x/checkpoint")
-    assert "never committed" in said(store, "verify", f"{store.uri}/x/checkpoint", code=PROBLEMS)
+    said(store, "verify", f"{store.uri}/x/checkpoint", code=PROBLEMS)
 
 
 @pytest.mark.parametrize("folder", ["overwrite", "rotate"])
@@ -173,3 +173,9 @@ def test_checkpoints_of_another_folder_mode_go_once_the_run_has_its_own(store, r
     save(run, *TWO, "suffix=x", "copies=2")
     save(run, *TWO, "suffix=x", f"folder={folder}", "--replace-kept")
     assert {name.split("/")[0] for name in store.names("x") if "/" in name} == {"checkpoint" if folder == "overwrite" else "checkpoint-0"}
+
+
+def test_an_engine_of_others_overwrites_all_of_an_older_save(store, run):
+    overwrite(run, *TWO, "copies=2")
+    overwrite(run, "ranks=2", "engine=command", "command=echo x > {path}/{rank}")
+    assert not [name for name in store.names("x/checkpoint") if "distcp" in name or name == ".metadata"]
