@@ -30,7 +30,7 @@ static int read_listed(struct history *self, const char *run, double medians[MET
 int history_each_run(struct history *self, const struct run_selection *selection, run_line_fn each, void *context,
                      struct cb_err *err)
 {
-    sqlite3_stmt *statement;
+    sqlite3_stmt *statement = NULL;
     double medians[METRIC_COUNT];
     int rc = 0;
     for (size_t i = 0; i < selection->count && rc == 0; i++) {

@@ -581,7 +581,7 @@ static void write_pairs_json(const struct units *self, struct json_writer *json)
     }
     json_write_end_object(json);
     json_member_object(json, "worst_pairs");
-    for (size_t pair = 0; pair < PAIR_ROWS; pair++) {
+    for (size_t pair = 0; pair < PAIR_ROWS && self->count; pair++) {
         struct spread spread;
         if (!spread_of_pairs(self, pair, &spread))
             continue;
@@ -685,7 +685,7 @@ int suite_outliers_write(struct history *history, const struct run_info *run, st
         return 0;
     int rc = suite_load_all(&suite, history, run, err);
     const struct units *nodes = &suite.nodes;
-    for (size_t pair = 0; pair < PAIR_ROWS && !rc; pair++) {
+    for (size_t pair = 0; pair < PAIR_ROWS && !rc && nodes->count; pair++) {
         struct spread spread;
         char whose[600];
         if (!spread_of_pairs(nodes, pair, &spread) || !(fabs(spread.z) > STATS_Z_OF_OUTLIERS))
