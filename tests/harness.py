@@ -1,5 +1,6 @@
 """Where the programs under test are, and how a test calls the controller."""
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -11,6 +12,12 @@ PROGRAM = str(BUILD / "ckptbench")
 def environment(place, **more):
     """That of this process, with a home of the test's own."""
     return {**os.environ, "CKPTBENCH_HOME": str(place / "home"), **more}
+
+
+def without_save_id(content):
+    """The bytes of a checkpoint's file without the id of its save, which is another one each time (docs/dcp-format.md)."""
+    content = re.sub(rb"(CB\x08\x00|CKPTSAVE).{8}", rb"\1", content, flags=re.S)
+    return re.sub(rb'("ckptbench\.save": ?")[0-9a-f]+', rb"\1", content)
 
 
 def ckptbench(place, *words, code=0, timeout=150, **more):
