@@ -13,6 +13,9 @@
 #include "core/utf8.h"
 #include "run/workload_kind.h"
 
+/* Long enough, and sums with ages and margins do not overflow. */
+#define LONGEST_LEASE_NS (UINT64_MAX / 4)
+
 static const char temporary[] = "temporary";
 
 bool claim_is_to_keep(const struct experiment *experiment)
@@ -78,6 +81,8 @@ void claim_parse(const char *text, struct claim *claim)
     lease->attempt = (uint32_t)read_number(shown, "attempt");
     lease->since_wall_ns = read_number(shown, "since_ns");
     lease->lasts_ns = read_number(shown, "lasts_ns");
+    if (lease->lasts_ns > LONGEST_LEASE_NS)
+        lease->lasts_ns = LONGEST_LEASE_NS;
     lease->process.pid = read_number(shown, "pid");
     lease->process.start_ticks = read_number(shown, "start_ticks");
 }
