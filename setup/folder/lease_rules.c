@@ -109,16 +109,21 @@ static int check_owner(struct store *store, const char *path, const char *suffix
     uint64_t bytes, files = 0;
     bool is_ours = strcmp(owner->run, mine->run) == 0;
     bool takes_over = resumes(experiment) || !experiment_is(experiment, OPT_FOLDER, "per_iteration");
-    if (!is_ours && !takes_over)
-        return cb_fail(
-            err, CB_ERR_EXISTS,
-            "%.300s/%.300s holds a checkpoint of run %.128s: choose another suffix, remove it, or use folder=overwrite",
-            path, suffix, owner->run);
     int rc = store_measure(store, suffix, &bytes, &files, err);
-    if (rc || !owner->keeps || files < 2)
-        return rc; /* nothing but the claim itself is there */
+    if (rc)
+        return rc;
+    bool kept = owner->keeps && files > 1; /* one file is the claim itself */
+    bool replaces = resumes(experiment) || experiment_bool(experiment, OPT_KEEP_REPLACE);
+    if (!is_ours && !takes_over)
+        return cb_fail(err, CB_ERR_EXISTS,
+                       "%.300s/%.300s holds a checkpoint of run %.128s%s: choose another suffix, remove it, or use "
+                       "folder=overwrite%s",
+                       path, suffix, owner->run, kept ? " that is kept" : "",
+                       kept && !replaces ? " --replace-kept" : "");
+    if (!kept)
+        return 0;
     mine->keeps = true;
-    if (is_ours || resumes(experiment) || experiment_bool(experiment, OPT_KEEP_REPLACE))
+    if (is_ours || replaces)
         return 0;
     return cb_fail(err, CB_ERR_EXISTS,
                    "%.300s/%.300s holds a checkpoint of run %.128s that is kept: choose another suffix, remove it, or "

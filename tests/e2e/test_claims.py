@@ -175,6 +175,12 @@ def test_a_claim_cannot_write_to_the_terminal(place):
     assert "\033" not in ckptbench(place, "run", *TINY, f"store={place}/store", "folder=overwrite", code=3).stdout
 
 
+def test_a_refusal_names_all_that_replaces_a_kept_checkpoint(place):
+    run(place)
+    assert "that is kept: choose another suffix, remove it, or use folder=overwrite --replace-kept" in run(place, code=3)["message"]
+    run(place, "folder=overwrite", "--replace-kept")
+
+
 def test_a_lease_longer_than_time_can_be_counted_has_not_run_out(place):
     killed(place)
     change_claim(place, age_s=3600, machine="another", run_folder="/nowhere", lasts_ns=2**64 - 1)
