@@ -22,26 +22,31 @@ static int copy_name(const char *name, size_t len, char path[PATH_MAX], struct c
 }
 
 /* Creates the first `len` bytes of `name` as a folder, with its parents. */
+/* A folder behind a symbolic link is refused: nothing in it could be removed (unlink_inside). */
+static int check_folder(const struct posix_names *self, const char *path, struct cb_err *err)
+{
+    struct stat status = {0};
+    if (fstatat(self->root_fd, path, &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(status.st_mode))
+        return 0;
+    return cb_fail(err, CB_ERR_EXISTS, "making folder %s in store '%s': %s has that name", path, self->root,
+                   S_ISLNK(status.st_mode) ? "a symbolic link" : "something else");
+}
+
 static int make_folders(const struct posix_names *self, const char *name, size_t len, struct cb_err *err)
 {
     char path[PATH_MAX] = "";
     int rc = copy_name(name, len, path, err);
-    if (rc)
-        return rc;
-    for (char *end = path; end && *end;) {
+    for (char *end = path; !rc && end && *end;) {
         end = strchr(end + 1, '/');
         if (end)
             *end = 0;
-        if (mkdirat(self->root_fd, path, 0777) != 0 && errno != EEXIST)
-            return cb_fail_errno(err, errno, "making folder %s in store '%s'", path, self->root);
+        if (mkdirat(self->root_fd, path, 0777) != 0)
+            rc = errno == EEXIST ? check_folder(self, path, err)
+                                 : cb_fail_errno(err, errno, "making folder %s in store '%s'", path, self->root);
         if (end)
             *end = '/';
     }
-    struct stat status;
-    if (len > 0 && (fstatat(self->root_fd, path, &status, 0) != 0 || !S_ISDIR(status.st_mode)))
-        return cb_fail(err, CB_ERR_EXISTS, "making folder %s in store '%s': something else has that name", path,
-                       self->root);
-    return 0;
+    return rc;
 }
 
 int posix_names_make_parents(const struct posix_names *self, const char *name, struct cb_err *err)

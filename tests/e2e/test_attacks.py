@@ -63,6 +63,16 @@ def test_a_command_that_puts_a_link_in_its_place_leads_nothing_astray(tmp_path):
     assert (tmp_path / "theirs/file").read_text() == "precious"
 
 
+@pytest.mark.parametrize("suffix", ["link", "link/below"])
+def test_a_folder_behind_a_link_is_refused_before_anything_is_saved(tmp_path, suffix):
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store/link").symlink_to(tmp_path / "theirs")
+    refused = ckptbench(tmp_path, *TINY, "store=store", f"suffix={suffix}", "ops=save", code=3).stdout
+    assert "making folder link in store" in refused and "a symbolic link has that name" in refused
+    assert not list((tmp_path / "theirs").iterdir())
+
+
 # ---- things of others ----
 
 @pytest.mark.parametrize("folder", ["per_iteration", "overwrite", "rotate"])
