@@ -2,6 +2,7 @@
 #include "core/stats.h"
 
 #include <assert.h>
+#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -11,11 +12,11 @@
 #define EXACT_MAX_BLOCKS 16    /* blocks up to which all flips are counted: 2^15, half of them by symmetry */
 #define RANDOM_FLIPS 9999      /* above that */
 #define ROUNDING 1e-9          /* scores that differ by less are equal */
-#define SIGNIFICANCE 0.05
-#define SETTLED 0.8       /* probability of a verdict that a proposal of more runs aims at */
-#define SMALL_PRODUCT 100 /* na x nb up to which a proposal asks whether a verdict is possible at all */
+#define SETTLED 0.8            /* probability of a verdict that a proposal of more runs aims at */
+#define SMALL_PRODUCT 100      /* na x nb up to which a proposal asks whether a verdict is possible at all */
 #define HALF_WIDTH_QUANTILE 1.959963984540054
 #define NEWTON_STEPS 60
+#define BISECTION_STEPS 60
 
 static int compare_doubles(const void *a, const void *b)
 {
@@ -323,6 +324,47 @@ void stats_shift_ratio(const double *a, size_t na, const double *b, size_t nb, d
     free(differences);
 }
 
+/* Student */
+
+/* P(|T| <= sqrt(degrees) tan(angle)), a finite series (Abramowitz & Stegun 26.7.3 and 26.7.4). */
+static double student_within(double angle, size_t degrees)
+{
+    bool odd = degrees % 2 == 1;
+    double square = cos(angle) * cos(angle), term = odd ? cos(angle) : 1, sum = 0;
+    for (size_t k = odd ? 3 : 2; k <= degrees; k += 2) {
+        sum += term;
+        term *= square * (double)(k - 1) / (double)k;
+    }
+    return odd ? 2 / acos(-1) * (angle + sin(angle) * sum) : sin(angle) * sum;
+}
+
+/* t with P(|T| <= t) = confidence, by bisection of its angle. */
+static double student_quantile(double confidence, size_t degrees)
+{
+    double low = 0, high = acos(-1) / 2;
+    for (int i = 0; i < BISECTION_STEPS; i++) {
+        double middle = (low + high) / 2;
+        if (student_within(middle, degrees) < confidence)
+            low = middle;
+        else
+            high = middle;
+    }
+    return sqrt((double)degrees) * tan(low);
+}
+
+double stats_predict_ratio(const double *earlier, size_t n, double value, double confidence, struct shift *shift)
+{
+    double mean = 0;
+    for (size_t i = 0; i < n; i++)
+        mean += log(earlier[i]) / (double)n;
+    double s = fmax(sqrt(stats_log_variance(earlier, n, NULL, 0)), STATS_LEAST_DEVIATION);
+    double distance = log(value) - mean, error = s * sqrt(1 + 1 / (double)n);
+    double half = student_quantile(confidence, n - 1) * error;
+    *shift = (struct shift){expm1(distance), expm1(distance - half), expm1(distance + half)};
+    /* What is smaller than the rounding of 1 - x is given as that. */
+    return fmax(1 - student_within(atan(fabs(distance) / error / sqrt((double)(n - 1))), n - 1), DBL_EPSILON);
+}
+
 /* Holm */
 
 void stats_holm(double *p, size_t n)
@@ -360,13 +402,13 @@ const char *verdict_name(enum verdict verdict)
     return names[verdict];
 }
 
-enum verdict stats_verdict(const struct shift *shift, double p, double threshold, bool lower_is_better)
+enum verdict stats_verdict(const struct shift *shift, double p, double level, double threshold, bool lower_is_better)
 {
     if (shift->low >= -threshold && shift->high <= threshold)
         return VERDICT_SAME;
     bool lower = shift->high < 0 && shift->estimate <= -threshold;
     bool higher = shift->low > 0 && shift->estimate >= threshold;
-    if ((lower || higher) && p < SIGNIFICANCE)
+    if ((lower || higher) && p < level)
         return lower == lower_is_better ? VERDICT_BETTER : VERDICT_WORSE;
     return VERDICT_INCONCLUSIVE;
 }
@@ -416,7 +458,7 @@ size_t stats_more_runs(const struct shift *shift, double variance, size_t na, si
 {
     if (na < 1 || nb < 1 || tests < 1 || threshold <= 0 || !(variance > 0) || !isfinite(shift->estimate))
         return 0;
-    double tail = SIGNIFICANCE / 2 / (double)tests, factor = normal_quantile(1 - tail) / HALF_WIDTH_QUANTILE;
+    double tail = STATS_LEVEL / 2 / (double)tests, factor = normal_quantile(1 - tail) / HALF_WIDTH_QUANTILE;
     double now = shift_variance(variance, na, nb);
     double down = HALF_WIDTH_QUANTILE * sqrt(now), up = down; /* those of a normal test, if there is no interval */
     if (isfinite(shift->high)) {

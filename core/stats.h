@@ -3,7 +3,8 @@
  * Sources: quantiles, Hyndman & Fan (1996) type 7; Mann & Whitney (1947), exact null distribution by the counting
  * recurrence if the product of sizes allows and there are no ties, else the normal approximation with tie correction;
  * Hodges & Lehmann (1963) shift with the interval from the ordered pairwise differences (Bauer 1972); Holm (1979);
- * flipped blocks: see stats_flip_blocks; Young (1974) and Daly (2006) for intervals. */
+ * flipped blocks: see stats_flip_blocks; Student's distribution, Abramowitz & Stegun (1964) 26.7.3 and 26.7.4; Young
+ * (1974) and Daly (2006) for intervals. */
 #ifndef CORE_STATS_H
 #define CORE_STATS_H
 
@@ -51,16 +52,24 @@ struct shift {
 };
 void stats_shift_ratio(const double *a, size_t na, const double *b, size_t nb, double confidence, struct shift *shift);
 
+/* One further value against n earlier ones as a ratio - 1, with its interval at `confidence`: the distance of its
+ * logarithm from their mean, plus and minus t(n-1) s sqrt(1 + 1/n), as of Student's prediction interval. Returns the
+ * two-sided p. s is at least STATS_LEAST_DEVIATION, so that values that happen to agree do not make every other one
+ * significant. All values > 0, n >= 2. */
+#define STATS_LEAST_DEVIATION 0.01
+double stats_predict_ratio(const double *earlier, size_t n, double value, double confidence, struct shift *shift);
+
 /* Holm's step-down adjusted p-values, in place, in the order given. */
 void stats_holm(double *p, size_t n);
 
 enum verdict { VERDICT_BETTER, VERDICT_WORSE, VERDICT_SAME, VERDICT_INCONCLUSIVE };
 const char *verdict_name(enum verdict verdict);
 
-/* `threshold` is the smallest difference that matters (0.03 is 3 %); `lower_is_better` gives the direction.
- * better/worse: the whole interval is beyond 0, the estimate beyond the threshold and p < 0.05. same: the whole
- * interval is within the threshold. Everything else is inconclusive. */
-enum verdict stats_verdict(const struct shift *shift, double p, double threshold, bool lower_is_better);
+/* `level` is what p must stay below, usually STATS_LEVEL; `threshold` is the smallest difference that matters (0.03 is
+ * 3 %); `lower_is_better` gives the direction. better/worse: the whole interval is beyond 0, the estimate beyond the
+ * threshold and p < level. same: the whole interval is within the threshold. Everything else is inconclusive. */
+#define STATS_LEVEL 0.05
+enum verdict stats_verdict(const struct shift *shift, double p, double level, double threshold, bool lower_is_better);
 
 /* Variance of the logarithms within each of two samples, either of which may be empty; NAN without two values in one. */
 double stats_log_variance(const double *a, size_t na, const double *b, size_t nb);

@@ -10,6 +10,6 @@ show "$build/ckptbench" run model=gpt2 ranks=4 tp=2 dp=2 store="$store" iteratio
 printf '\nTwo ways of writing, 6 runs each, in turn:\n'
 show "$build/ckptbench" run model=gpt2 layers=6 ranks=2 tp=2 store="$store" io.direct=true,false repeat=6 iterations=1 warmup=0 ops=save verify=none baseline=false keep=false name=demo
 show "$build/ckptbench" compare LATEST --by io.direct || verdict=$?
-case ${verdict:-0} in 0 | 5 | 6) ;; *) exit "$verdict" ;; esac # 5 is worse, 6 inconclusive: both are answers
+case ${verdict:-0} in 0 | 5) ;; *) exit "$verdict" ;; esac # 5 is worse: an answer too
 rm -rf "$store"
 printf '\nnext: ckptbench list, ckptbench show LATEST, ckptbench options, ckptbench doctor\n'

@@ -214,9 +214,10 @@ static bool all_equal(const struct sample_set *base, const struct sample_set *ot
     return true;
 }
 
-/* Compares within blocks if there are any: see compare_blocked. */
-static int compare_sets(struct comparison_metric *metric, const struct sample_set *base, const struct sample_set *other,
-                        double *row, size_t blocks, struct cb_err *err)
+/* Compares within blocks if there are any: see compare_blocked. One run is judged by the interval in which the others
+ * predict it, since no rank test could reach significance. */
+static int compare_sets(const struct comparison *self, struct comparison_metric *metric, const struct sample_set *base,
+                        const struct sample_set *other, double *row, struct cb_err *err)
 {
     metric->base = median(base->values, base->count);
     metric->other = median(other->values, other->count);
@@ -225,6 +226,14 @@ static int compare_sets(struct comparison_metric *metric, const struct sample_se
     metric->shift = (struct shift){NAN, -1, INFINITY};
     metric->p = 1;
     metric->run_variance = NAN;
+    if (self->method == COMPARED_PREDICTION && base->count >= COMPARISON_MIN_EARLIER && all_positive(base) &&
+        all_positive(other)) {
+        metric->p =
+            stats_predict_ratio(base->values, base->count, other->values[0], COMPARISON_CONFIDENCE, &metric->shift);
+        metric->run_variance =
+            fmax(stats_log_variance(base->values, base->count, NULL, 0), STATS_LEAST_DEVIATION * STATS_LEAST_DEVIATION);
+        return 0;
+    }
     if (all_equal(base, other)) {
         metric->shift.estimate = 0;
         if (base->count > 1 && other->count > 1)
@@ -235,8 +244,8 @@ static int compare_sets(struct comparison_metric *metric, const struct sample_se
         metric->p = stats_mann_whitney(base->values, base->count, other->values, other->count);
         return 0;
     }
-    if (blocks)
-        return compare_blocked(metric, base, other, row, blocks, err);
+    if (self->method == COMPARED_BLOCKS)
+        return compare_blocked(metric, base, other, row, self->blocks, err);
     stats_shift_ratio(base->values, base->count, other->values, other->count, COMPARISON_CONFIDENCE, &metric->shift);
     metric->p = stats_mann_whitney(base->values, base->count, other->values, other->count);
     metric->run_variance = stats_log_variance(base->values, base->count, other->values, other->count);
@@ -373,6 +382,7 @@ static void correct(struct comparison *self, double *rows, double threshold)
 static void judge(struct comparison *self, const struct comparison_options *options)
 {
     size_t tests = 0;
+    bool one_run = self->method == COMPARED_PREDICTION;
     for (size_t i = 0; i < self->metric_count; i++)
         tests += is_tested(&self->metrics[i]);
     for (size_t i = 0; i < self->metric_count; i++) {
@@ -384,8 +394,11 @@ static void judge(struct comparison *self, const struct comparison_options *opti
         if (!metric->primary || self->method == COMPARED_ITERATIONS || self->refused ||
             !isfinite(metric->shift.estimate))
             continue;
-        metric->verdict = stats_verdict(&metric->shift, metric->p, options->threshold, lower);
-        if (metric->verdict == VERDICT_INCONCLUSIVE)
+        metric->verdict = stats_verdict(&metric->shift, metric->p, one_run ? COMPARISON_ONE_RUN_LEVEL : STATS_LEVEL,
+                                        options->threshold, lower);
+        if (one_run && metric->base_n < COMPARISON_MIN_EARLIER)
+            metric->more_runs = COMPARISON_MIN_EARLIER - metric->base_n;
+        else if (metric->verdict == VERDICT_INCONCLUSIVE)
             metric->more_runs = stats_more_runs(&metric->shift, metric->run_variance, metric->base_n, metric->other_n,
                                                 options->threshold, tests);
     }
@@ -420,8 +433,7 @@ static int compare_metrics(struct comparison *self, const struct comparison_side
             fill_from_runs(&a, base, blocks, metric);
             fill_from_runs(&b, other, blocks + base->count, metric);
         }
-        rc = compare_sets(metric, &a, &b, rows + i * self->blocks, self->method == COMPARED_BLOCKS ? self->blocks : 0,
-                          err);
+        rc = compare_sets(self, metric, &a, &b, rows + i * self->blocks, err);
         /* Too few values for an interval: the estimate would be no better than the ratio of the printed medians, and
          * might contradict it. */
         if (!isfinite(metric->shift.high) && isfinite(metric->shift.estimate) && metric->base > 0)
@@ -463,6 +475,8 @@ int comparison_compute(const struct comparison_side *base, const struct comparis
         self.refused = self.confounded.count > 0 && !options->across;
         if (base->count == 1 && other->count == 1)
             self.method = COMPARED_ITERATIONS;
+        else if (other->count == 1)
+            self.method = COMPARED_PREDICTION;
         else if (self.blocks >= COMPARISON_MIN_BLOCKS)
             self.method = COMPARED_BLOCKS;
         rc = compare_metrics(&self, base, other, blocks, options, err);

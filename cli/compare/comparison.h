@@ -16,6 +16,10 @@
 
 #define COMPARISON_CONFIDENCE 0.95
 #define COMPARISON_DEFAULT_THRESHOLD 0.03
+/* The fewest earlier runs that one run is judged against, and its level: a nightly job asks every night, so one night in
+ * 20 would be too many. */
+#define COMPARISON_MIN_EARLIER 5
+#define COMPARISON_ONE_RUN_LEVEL 0.01
 /* The fewest blocks that can give a 95 % interval: 2/2^6 < 0.05. */
 #define COMPARISON_MIN_BLOCKS 6
 
@@ -36,6 +40,7 @@ enum comparison_method {
     COMPARED_RUNS,       /* Mann-Whitney over runs, Holm's correction */
     COMPARED_BLOCKS,     /* flipped blocks, and the signed-rank interval, over blocks that contain both sides */
     COMPARED_ITERATIONS, /* one run on each side */
+    COMPARED_PREDICTION, /* one run against the prediction interval of several, Holm's correction */
 };
 
 struct comparison_metric {
@@ -49,7 +54,8 @@ struct comparison_metric {
     struct shift shift;
     double p;             /* of primary metrics corrected for their number */
     enum verdict verdict; /* of primary metrics only */
-    /* Of an inconclusive primary metric, if verdicts are given: see stats_more_runs. */
+    /* Of an inconclusive primary metric, if verdicts are given: see stats_more_runs. Of one run against fewer than
+     * COMPARISON_MIN_EARLIER: how many the base lacks. */
     size_t more_runs;
     double run_variance; /* of the logarithm of one run of a side, in its block if there are blocks; NAN if unknown */
     /* The earlier primary metric that this one equals in every run: the same quantity under another name, so it has the

@@ -101,7 +101,7 @@ static void json_slowest(struct json_writer *json, const struct comparison_side 
 static void json_other(struct json_writer *json, const struct side *base, const struct side *side,
                        const struct comparison *comparison)
 {
-    static const char *const methods[] = {"runs", "blocks", "within-run"};
+    static const char *const methods[] = {"runs", "blocks", "within-run", "prediction"};
     json_write_begin_object(json);
     json_member_text(json, "name", side->name);
     json_member_u64(json, "n", side->compared.count);
@@ -171,6 +171,9 @@ static void add_verdict(struct table *table, const struct comparison *comparison
         table_addf(table, TABLE_GOOD, "better   p = %.2g", metric->p);
     else if (metric->verdict == VERDICT_WORSE)
         table_addf(table, TABLE_BAD, "worse   p = %.2g", metric->p);
+    else if (comparison->method == COMPARED_PREDICTION && metric->base_n < COMPARISON_MIN_EARLIER)
+        table_addf(table, TABLE_WARN, "inconclusive: %zu more run%s of the base %s needed to judge one run",
+                   metric->more_runs, units_plural(metric->more_runs), metric->more_runs == 1 ? "is" : "are");
     else if (metric->more_runs > STATS_MOST_MORE_RUNS)
         table_addf(table, TABLE_WARN, "inconclusive: more than %d more runs a side would be needed to tell",
                    STATS_MOST_MORE_RUNS);
@@ -269,6 +272,9 @@ static void write_notes(struct buf *out, const struct side *base, const struct s
     write_contradictions(out, comparison);
     if (comparison->method == COMPARED_BLOCKS)
         buf_printf(out, "tested within %zu blocks, which take out what changed over time\n", comparison->blocks);
+    if (comparison->method == COMPARED_PREDICTION && base->compared.count >= COMPARISON_MIN_EARLIER)
+        buf_printf(out, "one run, tested against the spread of %zu: repeat it before you act on a change\n",
+                   base->compared.count);
     for (size_t i = 0; i < comparison->outlier_count; i++) {
         const struct comparison_outlier *outlier = &comparison->outliers[i];
         enum metric_id metric;
@@ -366,13 +372,26 @@ static int read_threshold(const struct cli *cli, double *threshold, struct cb_er
     return 0;
 }
 
+/* Which verdicts fail the command: without --fail-on only worse. */
+static int read_fail_on(const struct cli *cli, bool *inconclusive, struct cb_err *err)
+{
+    const char *text = cli_flag_value(cli, "fail-on");
+    *inconclusive = text && strcmp(text, verdict_name(VERDICT_INCONCLUSIVE)) == 0;
+    if (text && !*inconclusive && strcmp(text, verdict_name(VERDICT_WORSE)) != 0)
+        return cb_fail(err, CB_ERR_USAGE, "--fail-on takes worse or inconclusive, not %s", text);
+    return 0;
+}
+
 static int run_compare(struct cli *cli, struct cb_err *err)
 {
     struct history *history;
     struct sides sides = {0};
     struct comparison_options options = {.across = cli_has_flag(cli, "across")};
     const char *by = cli_flag_value(cli, "by");
+    bool fails_inconclusive;
     int rc = read_threshold(cli, &options.threshold, err);
+    if (rc == 0)
+        rc = read_fail_on(cli, &fails_inconclusive, err);
     if (rc)
         return rc;
     if (by && cli->word_count != 1)
@@ -395,6 +414,8 @@ static int run_compare(struct cli *cli, struct cb_err *err)
     } else if (rc == 0) {
         rc = compare_sides(cli, &sides, &options, err);
     }
+    if (cli->exit_code == CB_EXIT_INCONCLUSIVE && !fails_inconclusive)
+        cli->exit_code = CB_EXIT_PASS;
     sides_release(&sides);
     history_close(history);
     return rc;
@@ -403,6 +424,7 @@ static int run_compare(struct cli *cli, struct cb_err *err)
 static const struct verb_flag flags[] = {
     {"by", "KEY", "one side for each value of a key"},
     {"threshold", "PERCENT", "a change smaller than this does not matter (3%)"},
+    {"fail-on", "VERDICT", "worse (default): exit code 5 if a primary metric is worse; inconclusive: also 6 if one is"},
     {"across", NULL, "judge although machines, kernels or libraries differ"},
     {"all", NULL, "every metric, also those that did not move"},
 };
@@ -413,7 +435,7 @@ const struct verb verb_compare = {
     .summary = "what changed between runs, and whether that can be told",
     .about = "Each side is a run, a sweep, a baseline, LATEST (the newest run and its repeats) or filters in quotes "
              "('model=gpt2 since=7d'). The sample is the run: two runs alone give no verdict. Exit code 5: a primary "
-             "metric is worse; 6: inconclusive. docs/history.md says how it is computed.",
+             "metric is worse; 6: inconclusive (see --fail-on). docs/history.md says how it is computed.",
     .example = "ckptbench compare 20261121-m2 --by io.engine",
     VERB_FLAGS(flags),
     .run = run_compare,

@@ -2,7 +2,9 @@
 import csv
 import io
 import json
+import math
 import os
+import random
 import re
 import shutil
 import sqlite3
@@ -123,14 +125,23 @@ def test_compare_a_against_a_is_the_same(home):
 
 def test_compare_one_run_with_one_gives_no_verdict(home):
     make_ab(home, count=1)
-    other = home.json("compare", "a0", "b0", code=6)["others"][0]
+    other = home.json("compare", "a0", "b0")["others"][0]
     assert other["method"] == "within-run" and other["metrics"]["save_s"]["verdict"] == "inconclusive"
-    assert "within-run" in home.call("compare", "a0", "b0", code=6).stdout
+    assert "within-run" in home.call("compare", "a0", "b0").stdout
+
+
+def test_compare_fails_for_a_worse_side_and_if_asked_for_an_inconclusive_one(home):
+    make_ab(home, count=6)
+    home.call("compare", "a0", "b0")
+    home.call("compare", "a0", "b0", "--fail-on", "worse")
+    home.call("compare", "a0", "b0", "--fail-on", "inconclusive", code=6)
+    home.call("compare", "label.side=b", "label.side=a", "--fail-on", "inconclusive", code=5)
+    assert "--fail-on takes worse or inconclusive, not better" in home.call("compare", "a0", "b0", "--fail-on", "better", code=2).stderr
 
 
 def test_compare_refuses_another_kernel_unless_asked(home):
     make_ab(home, words=['fingerprint={"kernel": "6.12", "cpu": {"count": 8}}'])
-    other = home.json("compare", "label.side=a", "label.side=b", code=6)["others"][0]
+    other = home.json("compare", "label.side=a", "label.side=b")["others"][0]
     assert other["confounded"] == {"kernel": {"base": "6.1", "other": "6.12"}}
     assert other["metrics"]["save_s"]["verdict"] == "inconclusive"
     across = home.json("compare", "label.side=a", "label.side=b", "--across")["others"][0]
@@ -142,7 +153,7 @@ def test_compare_says_how_many_more_runs_would_tell(home):
         home.make(f"a{i}", f"save={a}", "label.side=a")
         home.make(f"b{i}", f"save={b}", "label.side=b")
     home.call("collect")
-    result = home.call("compare", "label.side=a", "label.side=b", code=6)
+    result = home.call("compare", "label.side=a", "label.side=b")
     assert "more runs a side would tell" in result.stdout
 
 
@@ -151,16 +162,16 @@ def test_compare_names_no_number_of_runs_that_nobody_makes(home):
         home.make(f"a{i}", f"save={(1, 50, 2, 40, 3, 60)[i]}", "label.side=a")
         home.make(f"b{i}", f"save={(60, 3, 40, 2, 50, 1)[i]}", "label.side=b")
     home.call("collect")
-    text = home.call("compare", "label.side=a", "label.side=b", code=6).stdout
+    text = home.call("compare", "label.side=a", "label.side=b").stdout
     assert "inconclusive: more than 100 more runs a side would be needed to tell" in text
     assert "more runs a side would tell" not in text
-    assert home.json("compare", "label.side=a", "label.side=b", code=6)["others"][0]["metrics"]["save_s"]["more_runs"] is None
+    assert home.json("compare", "label.side=a", "label.side=b")["others"][0]["metrics"]["save_s"]["more_runs"] is None
 
 
 def test_compare_within_one_run_proposes_no_number_of_runs(home):
     """The spread of iterations says nothing of that between runs."""
     make_ab(home, count=1, base=9.0, other=8.0)
-    save = home.json("compare", "a0", "b0", code=6)["others"][0]["metrics"]["save_s"]
+    save = home.json("compare", "a0", "b0")["others"][0]["metrics"]["save_s"]
     assert save["verdict"] == "inconclusive" and save["more_runs"] is None
 
 
@@ -209,7 +220,7 @@ def test_sides_of_a_sweep_come_in_the_order_of_its_values_whichever_ended_first(
     for combination, depth in ((1, 8), (2, 2), (0, 32)):  # in the order in which they were started
         home.make(f"s1.0{combination + 1}", f"io.depth={depth}", sweep="s1", block=1, combination=combination)
     home.call("collect")
-    document = home.json("compare", "s1", "--by", "io.depth", code=6)
+    document = home.json("compare", "s1", "--by", "io.depth")
     assert [side["name"] for side in (document["base"], *document["others"])] == ["io.depth=32", "io.depth=8", "io.depth=2"]
 
 
@@ -218,8 +229,8 @@ def test_the_medians_may_say_otherwise_than_the_typical_change_and_the_line_says
         home.make(f"a{i}", f"save={a}", "label.side=a")
         home.make(f"b{i}", f"save={b}", "label.side=b")
     home.call("collect")
-    save = home.json("compare", "label.side=a", "label.side=b", code=6)["others"][0]["metrics"]["save_s"]
-    text = home.call("compare", "label.side=a", "label.side=b", code=6).stdout
+    save = home.json("compare", "label.side=a", "label.side=b")["others"][0]["metrics"]["save_s"]
+    text = home.call("compare", "label.side=a", "label.side=b").stdout
     assert save["other"] < save["base"] and save["change"] > 0
     assert f"save_s: the medians say {100 * (save['other'] / save['base'] - 1):+.1f} %" in text
     assert "median of" in text and "typical change" in text
@@ -229,9 +240,9 @@ def test_a_baseline_without_older_runs_is_inconclusive_and_says_what_to_do(home)
     home.make("n0", "label.kind=nightly")
     home.call("collect")
     home.call("baseline", "set", "nightly", "window=10", "label.kind=nightly")
-    result = home.call("compare", "nightly", "LATEST", code=6)
+    result = home.call("compare", "nightly", "LATEST", "--fail-on", "inconclusive", code=6)
     assert "the baseline nightly has no older runs yet: run again, then compare" in result.stderr
-    assert home.json("compare", "nightly", "LATEST", code=6)["others"] == []
+    assert home.json("compare", "nightly", "LATEST")["others"] == []
 
 
 def test_a_baseline_gates_the_latest_repeats(home):
@@ -252,6 +263,58 @@ def test_a_baseline_gates_the_latest_repeats(home):
     home.call("baseline", "remove", "fixed")
     assert "fixed" not in home.call("baseline", "list").stdout
     assert "no baseline fixed" in home.call("baseline", "remove", "fixed", code=2).stderr
+
+
+NIGHTLY = Path(__file__).resolve().parents[2] / "experiments/nightly.yaml"
+
+
+def night_after_night(home, saves, *more):
+    """Runs of experiments/nightly.yaml with these save times, each compared as the head of that file says; the exit codes."""
+    text = NIGHTLY.read_text()
+    keys = [line.replace(": ", "=") for line in text.splitlines() if not line.startswith("#")]
+    baseline, compare = (re.search(rf"#   ckptbench ({verb} [^#\n]*)", text)[1].split() for verb in ("baseline", "compare"))
+    environment = {**os.environ, "CKPTBENCH_HOME": str(home.folder)}
+    codes = []
+    for night, save in enumerate(saves, 1):
+        home.make(f"night-{night:02}", f"save={save}", "load=2", "made_ranks=4", "made_iterations=5", *keys)
+        home.call("collect")
+        home.call(*baseline)
+        codes.append(subprocess.run([BUILD / "ckptbench", *compare, *more], env=environment, capture_output=True, timeout=60).returncode)
+    return codes
+
+
+def nights(count, step=1.0, since=99):
+    noise = random.Random(14)
+    return [9 * math.exp(noise.gauss(0, 0.03)) * (step if night >= since else 1) for night in range(1, count + 1)]
+
+
+def test_30_nights_without_a_step_raise_no_alarm(home):
+    assert night_after_night(home, nights(30)) == [0] * 30
+    document = home.json("compare", "nightly", "LATEST")
+    assert document["base"]["n"] == 10 and document["others"][0]["method"] == "prediction"
+
+
+def test_a_step_is_an_alarm_in_the_night_in_which_it_comes(home):
+    codes = night_after_night(home, nights(30, 1.25, since=21))
+    assert codes[:21] == [0] * 20 + [5]
+    home.call("baseline", "set", "before", *(f"night-{night}" for night in range(11, 21)))
+    for night in range(21, 31):  # the window has taken slow nights in, fixed runs have not
+        home.call("compare", "before", f"night-{night}", code=5)
+
+
+def test_a_night_13_times_slower_than_ten_before_is_worse_in_the_table_and_in_json(home):
+    assert night_after_night(home, [*nights(10), 9 * 13])[-1] == 5
+    other = home.json("compare", "nightly", "LATEST", code=5)["others"][0]
+    save = other["metrics"]["save_s"]
+    assert other["method"] == "prediction" and save["verdict"] == "worse" and save["ci"][0] > 5
+    text = home.call("compare", "nightly", "LATEST", code=5).stdout
+    assert re.search(r"save_s .* worse +p = ", text) and "one run, tested against the spread of 10: repeat it" in text
+
+
+def test_one_run_against_fewer_than_five_says_how_many_are_missing(home):
+    assert night_after_night(home, [9, 9, 9, 9 * 13], "--fail-on", "inconclusive") == [6] * 4
+    assert "inconclusive: 2 more runs of the base are needed to judge one run" in home.call("compare", "nightly", "LATEST").stdout
+    assert home.json("compare", "nightly", "LATEST")["others"][0]["metrics"]["save_s"]["more_runs"] == 2
 
 
 def test_a_plan_takes_its_rates_from_a_run_on_its_own_store(home):
@@ -296,7 +359,7 @@ def test_show_of_a_sweep_has_its_combinations_best_first(home):
     lines = [line.split()[:3] for line in text.splitlines()]
     assert lines[lines.index(["tp", "io.depth", "runs"]) + 1] == ["2", "2", "2"]
     for command in re.findall(r"ckptbench (compare s1 --by \S+)", text):
-        home.call(*command.split(), code=6)
+        home.call(*command.split())
     assert "of one run" in home.call("show", "s1", "--ranks", code=2).stderr
 
 

@@ -430,13 +430,14 @@ static void what_repeats_a_primary_metric_has_its_verdict_and_does_not_count_und
     free_side(&other);
 }
 
-/* A simulation of many comparisons of 10 runs a side. */
+/* A simulation of many comparisons of 10 runs a side, or of a night with several before. */
 
 struct simulated {
     bool blocked;      /* each pair of runs shares an evening, and evenings differ by 5 % */
     double effect;     /* of the other side on save_s, as a ratio - 1 */
     double load_noise; /* that of save_s is 3 % */
     bool stall_noise;  /* stall_s has noise of its own, 3 %, instead of being save_s again */
+    size_t runs[2];    /* of each side; {0, 0}: 10 and 10 */
 };
 
 /* A normal deviate (Box & Muller 1958). */
@@ -485,20 +486,24 @@ static struct counted simulate(const struct simulated *what, unsigned comparison
     struct made_side base, other;
     struct counted counted = {0};
     uint64_t state = 1;
-    make_side(&base, "a", steady, 10);
-    make_side(&other, "b", steady, 10);
+    double values[MOST_RUNS], evenings[MOST_RUNS] = {0};
+    for (size_t i = 0; i < MOST_RUNS; i++)
+        values[i] = steady[i % 10];
+    make_side(&base, "a", values, what->runs[0] ? what->runs[0] : 10);
+    make_side(&other, "b", values, what->runs[1] ? what->runs[1] : 10);
     put_in_sweep(&base, what->blocked ? "s1" : "");
     put_in_sweep(&other, what->blocked ? "s1" : "");
     for (unsigned i = 0; i < comparisons; i++) {
         struct comparison comparison;
-        double evenings[10];
         bool significant = false, judged = false;
         for (size_t k = 0; k < 10; k++)
             evenings[k] = what->blocked ? 0.05 * deviate(&state) : 0;
         draw(&base, what, 0, evenings, &state);
         draw(&other, what, what->effect, evenings, &state);
         compare(&base, &other, false, &comparison);
-        assert_int_equal(comparison.method, what->blocked ? COMPARED_BLOCKS : COMPARED_RUNS);
+        assert_int_equal(comparison.method, what->blocked        ? COMPARED_BLOCKS
+                                            : what->runs[1] == 1 ? COMPARED_PREDICTION
+                                                                 : COMPARED_RUNS);
         for (size_t k = 0; k < comparison.metric_count && comparison.metrics[k].primary; k++) {
             enum verdict verdict = comparison.metrics[k].verdict;
             significant |= comparison.metrics[k].p < 0.05;
@@ -522,6 +527,7 @@ static void a_against_a_is_judged_different_in_at_most_one_comparison_of_20(void
         {.blocked = true, .load_noise = 0.10},
         {.blocked = true, .load_noise = 0.03, .stall_noise = true},
         {.blocked = false, .load_noise = 0.03},
+        {.runs = {20, 2}, .load_noise = 0.03},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct counted counted = simulate(&cases[i], 2000);
@@ -540,6 +546,75 @@ static void five_per_cent_at_10_runs_a_side_and_3_per_cent_noise_is_found_in_4_c
         print_message("power, %s: %.3f\n", blocked ? "blocks" : "runs", counted.worse);
         assert_true(counted.worse >= 0.8);
     }
+}
+
+static void a_night_without_a_step_is_judged_different_in_at_most_one_of_100(void **unused)
+{
+    (void)unused;
+    static const struct simulated cases[] = {
+        {.runs = {5, 1}, .load_noise = 0.03},
+        {.runs = {10, 1}, .load_noise = 0.03},
+        {.runs = {10, 1}, .load_noise = 0.10},
+        {.runs = {10, 1}, .load_noise = 0.03, .stall_noise = true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct counted counted = simulate(&cases[i], 4000);
+        print_message("night %zu: judged %.4f\n", i, counted.judged);
+        assert_true(counted.judged <= 0.01 + 2 * sqrt(0.01 * 0.99 / 4000)); /* two standard errors */
+    }
+}
+
+/* The least power at 3 % noise and 10 earlier nights, of one run a night and of two. */
+static void a_night_with_a_step_is_worse_as_often_as_the_documentation_says(void **unused)
+{
+    (void)unused;
+    static const struct {
+        size_t runs[2];
+        double effect, least;
+    } cases[] = {
+        {{10, 1}, 0.10, 0.30}, {{10, 1}, 0.15, 0.70}, {{10, 1}, 0.20, 0.90},
+        {{20, 2}, 0.05, 0.28}, {{20, 2}, 0.10, 0.85},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct simulated what = {
+            .runs = {cases[i].runs[0], cases[i].runs[1]}, .effect = cases[i].effect, .load_noise = 0.03};
+        struct counted counted = simulate(&what, 2000);
+        print_message("runs a night: %zu, %+.0f %%: worse %.3f\n", what.runs[1], 100 * what.effect, counted.worse);
+        assert_true(counted.worse >= cases[i].least);
+    }
+}
+
+static void one_run_13_times_slower_than_five_is_a_regression(void **unused)
+{
+    (void)unused;
+    struct made_side base, other;
+    struct comparison comparison;
+    make_side(&base, "a", steady, 5);
+    make_side(&other, "b", (const double[]){9.02 * 13}, 1);
+    compare(&base, &other, false, &comparison);
+    const struct comparison_metric *save = metric_named(&comparison, "save_s");
+    assert_int_equal(save->verdict, VERDICT_WORSE);
+    assert_true(fabs(save->shift.estimate - 12) < 0.1);
+    assert_int_equal(comparison_exit_code(&comparison), CB_EXIT_REGRESSION);
+    comparison_release(&comparison);
+    free_side(&base);
+    free_side(&other);
+}
+
+static void one_run_against_fewer_than_five_says_how_many_are_missing(void **unused)
+{
+    (void)unused;
+    struct made_side base, other;
+    struct comparison comparison;
+    make_side(&base, "a", steady, 3);
+    make_side(&other, "b", (const double[]){9.02 * 13}, 1);
+    compare(&base, &other, false, &comparison);
+    const struct comparison_metric *save = metric_named(&comparison, "save_s");
+    assert_int_equal(save->verdict, VERDICT_INCONCLUSIVE);
+    assert_int_equal(save->more_runs, 2);
+    comparison_release(&comparison);
+    free_side(&base);
+    free_side(&other);
 }
 
 /* Compares the first `runs` of each side by their save_s. */
@@ -599,6 +674,10 @@ static void as_many_more_runs_as_are_proposed_settle_4_comparisons_of_5(void **u
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_night_without_a_step_is_judged_different_in_at_most_one_of_100),
+        cmocka_unit_test(a_night_with_a_step_is_worse_as_often_as_the_documentation_says),
+        cmocka_unit_test(one_run_13_times_slower_than_five_is_a_regression),
+        cmocka_unit_test(one_run_against_fewer_than_five_says_how_many_are_missing),
         cmocka_unit_test(a_against_a_is_judged_different_in_at_most_one_comparison_of_20),
         cmocka_unit_test(as_many_more_runs_as_are_proposed_settle_4_comparisons_of_5),
         cmocka_unit_test(five_per_cent_at_10_runs_a_side_and_3_per_cent_noise_is_found_in_4_comparisons_of_5),

@@ -286,15 +286,51 @@ static void verdicts_follow_interval_size_and_p(void **unused)
     (void)unused;
     const struct shift down = {-0.156, -0.170, -0.141}, up = {0.2, 0.1, 0.3}, small = {0.004, -0.009, 0.016};
     const struct shift wide = {0.06, -0.05, 0.19}, slight = {0.02, 0.01, 0.04};
-    assert_int_equal(stats_verdict(&down, 0.004, 0.03, true), VERDICT_BETTER);
-    assert_int_equal(stats_verdict(&down, 0.004, 0.03, false), VERDICT_WORSE);
-    assert_int_equal(stats_verdict(&up, 0.004, 0.03, true), VERDICT_WORSE);
-    assert_int_equal(stats_verdict(&up, 0.004, 0.03, false), VERDICT_BETTER);
-    assert_int_equal(stats_verdict(&up, 0.2, 0.03, true), VERDICT_INCONCLUSIVE);
-    assert_int_equal(stats_verdict(&small, 0.5, 0.03, true), VERDICT_SAME);
-    assert_int_equal(stats_verdict(&wide, 0.3, 0.03, true), VERDICT_INCONCLUSIVE);
-    assert_int_equal(stats_verdict(&slight, 0.01, 0.03, true), VERDICT_INCONCLUSIVE);
+    assert_int_equal(stats_verdict(&down, 0.004, STATS_LEVEL, 0.03, true), VERDICT_BETTER);
+    assert_int_equal(stats_verdict(&down, 0.004, STATS_LEVEL, 0.03, false), VERDICT_WORSE);
+    assert_int_equal(stats_verdict(&up, 0.004, STATS_LEVEL, 0.03, true), VERDICT_WORSE);
+    assert_int_equal(stats_verdict(&up, 0.004, STATS_LEVEL, 0.03, false), VERDICT_BETTER);
+    assert_int_equal(stats_verdict(&up, 0.2, STATS_LEVEL, 0.03, true), VERDICT_INCONCLUSIVE);
+    assert_int_equal(stats_verdict(&small, 0.5, STATS_LEVEL, 0.03, true), VERDICT_SAME);
+    assert_int_equal(stats_verdict(&wide, 0.3, STATS_LEVEL, 0.03, true), VERDICT_INCONCLUSIVE);
+    assert_int_equal(stats_verdict(&slight, 0.01, STATS_LEVEL, 0.03, true), VERDICT_INCONCLUSIVE);
+    assert_int_equal(stats_verdict(&up, 0.02, 0.01, 0.03, true), VERDICT_INCONCLUSIVE);
     assert_string_equal(verdict_name(VERDICT_INCONCLUSIVE), "inconclusive");
+}
+
+/* Interval and p of values at t x the error, t from the published table (two-sided 0.05 and 0.01). */
+static void a_prediction_interval_is_that_of_students_table(void **unused)
+{
+    (void)unused;
+    static const struct {
+        size_t n;
+        double t95, t99;
+    } table[] = {{2, 12.7062, 63.6567}, {3, 4.30265, 9.92484},  {5, 2.77645, 4.60409},
+                 {6, 2.57058, 4.03214}, {10, 2.26216, 3.24984}, {31, 2.04227, 2.75000}};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        double earlier[31], n = (double)table[i].n;
+        for (size_t k = 0; k < table[i].n; k++)
+            earlier[k] = exp(0.1 * (double)(k % 3));
+        double mean = 0, error = sqrt(stats_log_variance(earlier, table[i].n, NULL, 0) * (1 + 1 / n));
+        for (size_t k = 0; k < table[i].n; k++)
+            mean += 0.1 * (double)(k % 3) / n;
+        struct shift shift;
+        double p = stats_predict_ratio(earlier, table[i].n, exp(mean - table[i].t99 * error), 0.95, &shift);
+        assert_near(p, 0.01, 1e-5);
+        assert_near(log1p(shift.estimate), -table[i].t99 * error, 1e-9);
+        assert_near(log1p(shift.high), (table[i].t95 - table[i].t99) * error, 1e-5);
+        assert_near(log1p(shift.low), -(table[i].t95 + table[i].t99) * error, 1e-5);
+    }
+}
+
+static void earlier_values_that_are_equal_do_not_make_a_change_of_3_per_cent_significant(void **unused)
+{
+    (void)unused;
+    static const double equal[] = {9, 9, 9, 9, 9};
+    struct shift shift;
+    assert_true(stats_predict_ratio(equal, 5, 9 * 1.031, 0.95, &shift) > 0.01);
+    assert_true(stats_predict_ratio(equal, 5, 9 * 1.2, 0.95, &shift) < 0.001);
+    assert_true(stats_predict_ratio(equal, 5, 9e9, 0.95, &shift) > 0);
 }
 
 static void more_runs_are_asked_for_where_spread_hides_the_change(void **unused)
@@ -391,6 +427,8 @@ int main(void)
         cmocka_unit_test(interval_covers_the_truth_as_often_as_it_says),
         cmocka_unit_test(holm_of_the_usual_example),
         cmocka_unit_test(verdicts_follow_interval_size_and_p),
+        cmocka_unit_test(a_prediction_interval_is_that_of_students_table),
+        cmocka_unit_test(earlier_values_that_are_equal_do_not_make_a_change_of_3_per_cent_significant),
         cmocka_unit_test(more_runs_are_asked_for_where_spread_hides_the_change),
         cmocka_unit_test(fewer_runs_than_can_give_a_verdict_are_not_proposed),
         cmocka_unit_test(a_change_on_the_threshold_asks_for_more_runs_than_anybody_makes),
