@@ -20,6 +20,7 @@ void native_begin(struct native_operation *operation, enum rank_state state)
         store_metrics_begin(operation->lane->store);
     getrusage(operation->usage_of, &operation->usage);
     timeline_start(&operation->timeline, page, (enum operation)operation->sample->op, state);
+    timeline_watch_backoff(&operation->timeline, operation->lane->store);
     if (atomic_load_explicit(&page->first_operation_ns, memory_order_relaxed) == 0)
         atomic_store_explicit(&page->first_operation_ns, operation->timeline.start_ns, memory_order_relaxed);
 }

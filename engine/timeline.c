@@ -16,6 +16,21 @@ void timeline_start(struct timeline *self, struct status_page *page, enum operat
     status_page_enter(page, op, state, self->start_ns);
 }
 
+void timeline_watch_backoff(struct timeline *self, struct store *store)
+{
+    self->store = store;
+    self->backoff_ns = store_waited_in_backoff_ns(store);
+}
+
+/* Backoff since the last call. */
+static uint64_t take_backoff(struct timeline *self)
+{
+    uint64_t before_ns = self->backoff_ns;
+    if (self->store)
+        self->backoff_ns = store_waited_in_backoff_ns(self->store);
+    return self->backoff_ns - before_ns;
+}
+
 static void show(const struct timeline *self, enum operation op, enum rank_state state, uint64_t now_ns)
 {
     if (self->async)
@@ -60,7 +75,10 @@ uint64_t timeline_enter(struct timeline *self, enum rank_state state)
     uint64_t now_ns = clock_monotonic_ns();
     uint64_t counts_from_ns = atomic_load_explicit(&self->counts_from_ns, memory_order_acquire);
     uint64_t since_ns = self->since_ns > counts_from_ns ? self->since_ns : counts_from_ns;
-    self->spent_ns[self->state] += now_ns > since_ns ? now_ns - since_ns : 0;
+    uint64_t spent_ns = now_ns > since_ns ? now_ns - since_ns : 0, backoff_ns = take_backoff(self);
+    backoff_ns = backoff_ns < spent_ns ? backoff_ns : spent_ns;
+    self->spent_ns[self->state] += spent_ns - backoff_ns;
+    self->spent_ns[STATE_BACKOFF] += backoff_ns;
     self->since_ns = now_ns;
     if (state != self->state) {
         self->state = state;
@@ -73,6 +91,7 @@ void timeline_leave_out(struct timeline *self, uint64_t since_ns)
 {
     uint64_t now_ns = clock_monotonic_ns();
     self->start_ns += now_ns - since_ns;
+    (void)take_backoff(self);
     self->since_ns = now_ns;
 }
 

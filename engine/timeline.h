@@ -12,9 +12,12 @@
 #include <stdint.h>
 
 #include "run/status_page.h"
+#include "store/store.h"
 
 struct timeline {
     struct status_page *page; /* borrowed */
+    struct store *store;      /* borrowed; see timeline_watch_backoff; or NULL */
+    uint64_t backoff_ns;      /* of that store, as counted so far */
     bool async;               /* the second timeline of an asynchronous operation */
     /* Time before this belongs to the first timeline: UINT64_MAX until timeline_take_over; 0 if there is only one. */
     _Atomic uint64_t counts_from_ns;
@@ -27,6 +30,9 @@ struct timeline {
 };
 
 void timeline_start(struct timeline *self, struct status_page *page, enum operation op, enum rank_state state);
+/* From now on the time in which this thread only waits for the store's backoff counts as state backoff, in whatever state
+ * it happens: the thread learns of it afterwards, so the status page keeps that state. */
+void timeline_watch_backoff(struct timeline *self, struct store *store);
 /* Starts the second timeline of an operation, on its own thread. Counts from timeline_take_over. */
 void timeline_start_async(struct timeline *self, const struct timeline *first, enum rank_state state);
 /* Ends the first timeline and lets the second count. Returns the current time. Called by the thread of the first. */

@@ -44,7 +44,7 @@ static const char *const operation_names[OP_COUNT] = {
 static const struct name_list operations = NAME_LIST(operation_names, "there is no operation");
 
 static const char *const state_names[STATE_COUNT] = {
-    "other", "plan", "stage", "serialize", "io", "fsync", "exchange", "commit", "wait",
+    "other", "plan", "stage", "serialize", "io", "fsync", "exchange", "commit", "wait", "backoff",
 };
 static const struct name_list states = NAME_LIST(state_names, "there is no state");
 
@@ -83,7 +83,8 @@ enum metric_id metric_of_state(enum rank_state state)
     static const enum metric_id times[STATE_COUNT] = {
         [STATE_OTHER] = METRIC_OTHER_S,         [STATE_PLAN] = METRIC_PLAN_S,     [STATE_STAGE] = METRIC_STAGE_S,
         [STATE_SERIALIZE] = METRIC_SERIALIZE_S, [STATE_IO] = METRIC_IO_S,         [STATE_FSYNC] = METRIC_FSYNC_S,
-        [STATE_EXCHANGE] = METRIC_EXCHANGE_S,   [STATE_COMMIT] = METRIC_COMMIT_S, [STATE_WAIT] = METRIC_WAIT_S};
+        [STATE_EXCHANGE] = METRIC_EXCHANGE_S,   [STATE_COMMIT] = METRIC_COMMIT_S, [STATE_WAIT] = METRIC_WAIT_S,
+        [STATE_BACKOFF] = METRIC_IN_BACKOFF_S};
     return times[state];
 }
 

@@ -38,6 +38,7 @@ enum rank_state {
     STATE_EXCHANGE,
     STATE_COMMIT,
     STATE_WAIT,
+    STATE_BACKOFF,
     STATE_COUNT
 };
 

@@ -1,4 +1,4 @@
-/* What a kind of store has to provide: one table of operations, versioned, complete but for three.
+/* What a kind of store has to provide: one table of operations, versioned, complete but for four.
  *
  * The front (store.c) checks arguments, counts what is in flight, gives every request a slot and
  * composes the sentences about completions; a backend moves bytes. A slot is a number below
@@ -106,6 +106,7 @@ struct backend_ops {
     int (*remove_many)(struct backend *backend, const char *const *names, size_t count, struct cb_err *err);
     bool (*take_statistics)(struct backend *backend,
                             struct store_statistics *statistics); /* false: nothing is counted */
+    uint64_t (*waited_in_backoff_ns)(struct backend *backend);    /* see store_waited_in_backoff_ns */
 };
 
 /* What the table of kinds is made of. Each open is a store_kind's; s3 is missing from a build without libcurl. */

@@ -131,6 +131,12 @@ bool store_take_statistics(struct store *self, struct store_statistics *statisti
     return ops->take_statistics && ops->take_statistics(self->backend, statistics);
 }
 
+uint64_t store_waited_in_backoff_ns(struct store *self)
+{
+    const struct backend_ops *ops = self->backend->ops;
+    return ops->waited_in_backoff_ns ? ops->waited_in_backoff_ns(self->backend) : 0;
+}
+
 void store_register(struct store *self, const struct iovec *regions, uint32_t count)
 {
     assert(regions && count > 0 && store_in_flight(self) == 0);

@@ -120,6 +120,9 @@ uint64_t store_part_bytes(const struct store_capabilities *capabilities, uint64_
 /* Hands over what was counted since the last time; false where this kind of store counts nothing. Nothing may be in
  * flight. */
 bool store_take_statistics(struct store *self, struct store_statistics *statistics);
+/* Time since the store was opened in which its user waited for it while every request under way was in its backoff; 0
+ * where this kind of store repeats nothing. */
+uint64_t store_waited_in_backoff_ns(struct store *self);
 
 /* Registers memory for repeated use (io_uring fixed buffers; with O_DIRECT it is also made of huge
  * pages, so regions should be some MiB, aligned to 2 MiB). May fail on small memlock: the store then

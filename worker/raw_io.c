@@ -228,6 +228,7 @@ static int transfer_run(struct raw *raw, const char *folder, uint32_t owner, enu
     store_metrics_begin(raw->store);
     double cpu_s = cpu_seconds();
     timeline_start(&transfer.timeline, raw->page, transfer.op, STATE_IO);
+    timeline_watch_backoff(&transfer.timeline, raw->store);
     rc = open_object(&transfer, err);
     if (!rc)
         rc = move_all(&transfer, err);

@@ -39,8 +39,10 @@ uint32_t attempt_world_size(const struct experiment *experiment)
 static const char *describe_state(uint32_t op, uint32_t state)
 {
     static const char *const names[STATE_COUNT] = {
-        "between steps",           "planning", "staging", "serializing", NULL, "in fsync", "exchanging", "committing",
-        "waiting for other ranks",
+        "between steps",        "planning",   "staging",
+        "serializing",          NULL,         "in fsync",
+        "exchanging",           "committing", "waiting for other ranks",
+        "waiting to try again",
     };
     if (state == STATE_IO)
         return op == OP_SAVE || op == OP_BASELINE_WRITE ? "writing" : "reading";

@@ -461,7 +461,8 @@ static void write_operations_json(const struct run_info *info, struct json_write
             continue;
         json_member_object(json, operation_name(op));
         for (enum rank_state state = 0; state < STATE_COUNT; state++)
-            json_member_double(json, metric_state_name(state, op), info->state_share[op][state]);
+            if (state != STATE_BACKOFF || info->state_share[op][state] > 0) /* few stores have it */
+                json_member_double(json, metric_state_name(state, op), info->state_share[op][state]);
         json_write_end_object(json);
     }
     json_write_end_object(json);

@@ -22,7 +22,7 @@ static const enum metric_id rank_metrics[] = {METRIC_OP_S, METRIC_OWN_S, METRIC_
                                               METRIC_BYTES_MOVED, METRIC_CPU_S, METRIC_RSS_BYTES,
                                               /* --phases: the other states */
                                               METRIC_OTHER_S, METRIC_PLAN_S, METRIC_STAGE_S, METRIC_SERIALIZE_S,
-                                              METRIC_EXCHANGE_S, METRIC_COMMIT_S};
+                                              METRIC_EXCHANGE_S, METRIC_COMMIT_S, METRIC_IN_BACKOFF_S};
 #define RANK_METRICS (sizeof rank_metrics / sizeof rank_metrics[0])
 #define PLAIN_RANK_METRICS 8
 
@@ -83,7 +83,7 @@ static int write_ranks(struct cli *cli, const struct rank_table *self, int op, s
 {
     struct table table;
     char text[32];
-    table_init(&table, self->columns == RANK_METRICS ? "lrrrrrrrrrrrrrrr" : "lrrrrrrrrr");
+    table_init(&table, self->columns == RANK_METRICS ? "lrrrrrrrrrrrrrrrr" : "lrrrrrrrrr");
     table_add(&table, TABLE_BOLD, operation_name((enum operation)op));
     table_add(&table, TABLE_BOLD, "rank");
     for (size_t column = 0; column < self->columns; column++)

@@ -49,6 +49,7 @@ static int persist(struct async_save *self, struct native_job *job, bool after_f
     struct status_page *page = self->engine->setup.page;
     getrusage(RUSAGE_THREAD, &operation->usage);
     store_metrics_begin(operation->lane->store);
+    timeline_watch_backoff(&operation->timeline, operation->lane->store);
     status_page_enter_behind(page, OP_SAVE, STATE_WAIT, clock_monotonic_ns());
     atomic_store_explicit(&page->behind_iteration, job->options.iteration, memory_order_relaxed);
     atomic_store_explicit(&page->behind_bytes_done, 0, memory_order_relaxed);

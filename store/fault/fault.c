@@ -538,6 +538,12 @@ static bool fault_take_statistics(struct backend *backend, struct store_statisti
     return inner->ops->take_statistics && inner->ops->take_statistics(inner, statistics);
 }
 
+static uint64_t fault_waited_in_backoff_ns(struct backend *backend)
+{
+    struct backend *inner = fault_of(backend)->inner;
+    return inner->ops->waited_in_backoff_ns ? inner->ops->waited_in_backoff_ns(inner) : 0;
+}
+
 const struct backend_ops fault_backend = {
     .version = BACKEND_VERSION,
     .free = fault_free,
@@ -565,4 +571,5 @@ const struct backend_ops fault_backend = {
     .drop_cache = fault_drop_cache,
     .remove_many = fault_remove_many,
     .take_statistics = fault_take_statistics,
+    .waited_in_backoff_ns = fault_waited_in_backoff_ns,
 };

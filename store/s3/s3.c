@@ -375,7 +375,9 @@ static int s3_poll(struct backend *backend, struct backend_completion *completio
     struct s3_store *self = s3_of(backend);
     take_done(self);
     while (self->ready_count == 0) {
+        s3_blocked_wait(&self->client->session.blocked, true);
         int rc = s3_pool_drive(self->pool, deadline_ns, err);
+        s3_blocked_wait(&self->client->session.blocked, false);
         if (rc)
             return rc;
         take_done(self);
@@ -465,6 +467,11 @@ static bool s3_take_statistics(struct backend *backend, struct store_statistics 
     return true;
 }
 
+static uint64_t s3_waited_in_backoff_ns(struct backend *backend)
+{
+    return s3_blocked_ns(&s3_of(backend)->client->session.blocked);
+}
+
 const struct backend_ops s3_backend = {
     .version = BACKEND_VERSION,
     .free = s3_free,
@@ -491,6 +498,7 @@ const struct backend_ops s3_backend = {
     .drop_cache = s3_drop_cache,
     .remove_many = s3_remove_many,
     .take_statistics = s3_take_statistics,
+    .waited_in_backoff_ns = s3_waited_in_backoff_ns,
 };
 
 #endif

@@ -173,6 +173,7 @@ static uint64_t next_random(struct s3_loop *self)
 static void finish(struct s3_loop *self, struct s3_call *call)
 {
     assert(call->state == S3_CALL_DONE);
+    s3_blocked_change(&self->session->blocked, -1, 0);
     self->statistics.failed +=
         call->code != 0 && call->answer.status != 404; /* that something is not there is an answer */
     append(&self->done, call);
@@ -248,6 +249,7 @@ static void retry_later(struct s3_loop *self, struct s3_call *call, enum s3_fail
     self->statistics.repeated_bytes += s3_call_again(call, failure);
     call->state = S3_CALL_WAITING;
     append(&self->waiting, call);
+    s3_blocked_change(&self->session->blocked, -1, 1);
 }
 
 /* `call` has left curl and every list. */
@@ -304,6 +306,7 @@ static void start_waiting(struct s3_loop *self, uint64_t now_ns)
         if (call->retry_ns > now_ns)
             continue;
         take_out(&self->waiting, call);
+        s3_blocked_change(&self->session->blocked, 1, -1);
         call->state = S3_CALL_QUEUED;
         call->next = self->queued.first;
         self->queued.first = call;
@@ -417,6 +420,7 @@ void s3_loop_start(struct s3_loop *self, struct s3_call *call)
     assert(call->state == S3_CALL_IDLE);
     call->state = S3_CALL_QUEUED;
     append(&self->queued, call);
+    s3_blocked_change(&self->session->blocked, 1, 0);
     start_queued(self);
 }
 
@@ -438,18 +442,21 @@ struct s3_call *s3_loop_take_done(struct s3_loop *self)
 
 int s3_loop_run(struct s3_loop *self, struct s3_call *call, struct cb_err *err)
 {
+    int rc = 0;
     s3_loop_start(self, call);
-    while (call->state != S3_CALL_DONE) {
+    s3_blocked_wait(&self->session->blocked, true);
+    while (call->state != S3_CALL_DONE && !rc) {
         struct call_list others = self->done;
         self->done = (struct call_list){0};
-        int rc = s3_loop_drive(self, UINT64_MAX, err);
+        rc = s3_loop_drive(self, UINT64_MAX, err);
         struct call_list ended = self->done;
         self->done = others;
         while (ended.first)
             append(&self->done, take_first(&ended));
-        if (rc)
-            return rc; /* the loop itself is broken: nothing will end any more */
     }
+    s3_blocked_wait(&self->session->blocked, false);
+    if (rc)
+        return rc; /* the loop itself is broken: nothing will end any more */
     take_out(&self->done, call);
     return call->code ? cb_fail(err, call->code, "%s", call->detail) : 0;
 }
@@ -463,6 +470,8 @@ void s3_loop_cancel(struct s3_loop *self)
                 curl_multi_remove_handle(self->multi, call->easy);
                 call->unsure = true;
             }
+            bool paused = call->state == S3_CALL_WAITING;
+            s3_blocked_change(&self->session->blocked, paused ? 0 : -1, paused ? -1 : 0);
             call->detail[0] = '\0';
             s3_call_done(call, CB_ERR_ABORTED);
             append(&self->done, call);

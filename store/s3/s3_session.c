@@ -151,6 +151,7 @@ int s3_session_open(struct s3_session *self, const char *uri, const struct s3_op
 {
     *self = (struct s3_session){.options = *options, .rank = rank};
     pthread_mutex_init(&self->lock, NULL);
+    s3_blocked_init(&self->blocked);
     int rc = s3_uri_parse(uri, self->bucket, self->prefix, err);
     if (!rc)
         rc = decide(self, err);
@@ -172,6 +173,7 @@ void s3_session_release(struct s3_session *self)
     s3_credentials_wipe(&self->credentials);
     explicit_bzero(self->signing_key, sizeof self->signing_key);
     pthread_mutex_destroy(&self->lock);
+    s3_blocked_release(&self->blocked);
 }
 
 /* --- credentials and clock --- */

@@ -11,6 +11,7 @@
 #include "core/buf.h"
 #include "core/err.h"
 #include "core/hash.h"
+#include "store/s3/s3_blocked.h"
 #include "store/s3/s3_credentials.h"
 #include "store/s3/s3_options.h"
 #include "store/s3/s3_sign.h"
@@ -24,6 +25,7 @@ struct s3_session {
     uint32_t attempts, rank; /* of the caller, to spread ranks over addresses */
     char **addresses;        /* "::ADDRESS:PORT" for curl's CONNECT_TO; empty if a proxy resolves */
     size_t address_count;
+    struct s3_blocked blocked;
 
     pthread_mutex_t lock; /* protects the members below */
     struct s3_credentials credentials;

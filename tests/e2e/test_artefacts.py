@@ -29,6 +29,7 @@ CHANGED = {
         "throughput of a save counts tensor bytes, whichever engine",
     r"checkpoint_stored_bytes|save_overhead": "what headers and padding add is a metric",
     r"fail.{1,2}on|6: inconclusive|inconclusive: also 6|^ *compare\) flags=": "compare --fail-on is new",
+    r"in_backoff_s|every request under way was in its backoff": "waiting for a store's retries is a state",
 }
 
 NEW_OPTIONS = ("keep.replace", "timeout.lease")

@@ -94,6 +94,18 @@ def test_a_server_that_refuses_most_requests_is_given_time_and_fewer(bed):
     assert bed.metric("backoff_s") > 0.030  # more than three that are repeated almost at once
 
 
+@pytest.mark.parametrize("loops", [1, 2])
+def test_waiting_for_a_refused_request_alone_is_backoff_whichever_thread_sends_it(bed, loops):
+    bed.faults.fail({"operation": "CreateMultipartUpload", "fault": "error", "times": 4})
+    assert bed.run("ops=save", "verify=none", f"s3.loops={loops}")["states"]["save"]["backoff"] > 0
+
+
+def test_a_refused_request_beside_others_is_not_the_state_backoff(bed):
+    bed.faults.fail({"operation": "UploadPart", "part": 1, "fault": "error", "times": 1}, {"operation": "UploadPart", "part": 2, "fault": "delay", "seconds": 1})
+    assert "backoff" not in bed.run("ops=save", "verify=none")["states"]["save"]
+    assert bed.metric("retries_throttled") == 1
+
+
 def test_a_read_that_broke_goes_on_where_it_broke(bed):
     bed.faults.fail({"operation": "GetObject", "key": "distcp$", "fault": "close", "response_bytes": 1000000, "range": "bytes"})
     assert bed.run("verify=none")["outcome"] == "pass"
