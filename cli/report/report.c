@@ -9,6 +9,7 @@
 
 #include "cli/plan/store_location.h"
 #include "cli/report/metric_format.h"
+#include "cli/report/request_repeats.h"
 #include "cli/report/table.h"
 #include "cli/workload_table.h"
 #include "core/path.h"
@@ -344,6 +345,8 @@ int report_checkpoints(const struct run_info *info, bool colour, struct buf *out
     write_facts(info, used_lines, out);
     if (has_rows && !workload_kind_of(info->experiment)->trains)
         write_verified(info, out);
+    request_repeats_write(info, OP_SAVE, out);
+    request_repeats_write(info, OP_LOAD, out);
     write_behind(info, out);
     write_goodput(info, out);
     write_kept(info, out);

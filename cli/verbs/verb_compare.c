@@ -8,13 +8,15 @@
 #include "cli/compare/comparison.h"
 #include "cli/report/history_reading.h"
 #include "cli/report/metric_format.h"
+#include "cli/report/request_repeats.h"
 #include "cli/report/table.h"
 #include "core/alloc.h"
 #include "core/log.h"
 #include "core/units.h"
 
 #define MAX_EXPLORATORY_LINES 10
-#define MENTIONED 0.005 /* smaller changes are rounded away in the table */
+#define MENTIONED 0.005        /* smaller changes are rounded away in the table */
+#define REPEATS_MENTIONED 0.01 /* smaller differences in the share of repeated requests are not printed */
 
 /* JSON */
 
@@ -156,6 +158,25 @@ static void write_slowest(struct buf *out, const struct comparison_side *base, c
     }
 }
 
+/* How many requests were repeated, and why, if the sides differ. */
+static void write_repeats(struct buf *out, const struct comparison_side *base, const struct comparison_side *other)
+{
+    for (enum operation op = OP_SAVE; op <= OP_LOAD; op++) {
+        struct request_repeats before = {.op = op}, after = {.op = op};
+        for (size_t i = 0; i < base->count; i++)
+            request_repeats_add(&before, base->runs[i]);
+        for (size_t i = 0; i < other->count; i++)
+            request_repeats_add(&after, other->runs[i]);
+        if (fabs(request_repeats_share(&after) - request_repeats_share(&before)) < REPEATS_MENTIONED)
+            continue;
+        buf_append_text(out, "repeated: ");
+        request_repeats_describe(&before, out);
+        buf_append_text(out, " -> ");
+        request_repeats_describe(&after, out);
+        buf_append_char(out, '\n');
+    }
+}
+
 static void add_verdict(struct table *table, const struct comparison *comparison,
                         const struct comparison_metric *metric, double threshold)
 {
@@ -269,6 +290,7 @@ static void write_notes(struct buf *out, const struct side *base, const struct s
         buf_append_char(out, '\n');
     }
     write_slowest(out, &base->compared, &other->compared);
+    write_repeats(out, &base->compared, &other->compared);
     write_contradictions(out, comparison);
     if (comparison->method == COMPARED_BLOCKS)
         buf_printf(out, "tested within %zu blocks, which take out what changed over time\n", comparison->blocks);

@@ -1,6 +1,7 @@
 """What the S3 client counts, how it can be told to work, and what is left when its process is killed."""
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -92,6 +93,22 @@ def test_a_server_that_refuses_most_requests_is_given_time_and_fewer(bed):
     assert bed.metric("retries_throttled") == 8
     assert bed.metric("throttled_s") > 0
     assert bed.metric("backoff_s") > 0.030  # more than three that are repeated almost at once
+
+
+def test_refused_requests_are_a_state_and_a_line_of_the_report(bed):
+    quiet = bed.run("ops=save", "verify=none", "iterations=10")
+    bed.faults.fail({"fault": "error", "percent": 20, "times": 0})
+    refused = bed.run("ops=save", "verify=none", "iterations=10")
+    assert refused["states"]["save"]["backoff"] > 0 and sum(refused["states"]["save"].values()) == pytest.approx(1)
+    assert "backoff" not in quiet["states"]["save"]
+    said = bed.call("show", refused["run"]).stdout
+    line = re.search(r"^repeated +(\d+) of (\d+) requests in 10 saves \((\d+) %\): (\d+) throttled; TIME of TIME waiting to try again, throttled for TIME; "
+                     r"first byte p50 TIME, p99 TIME$".replace("TIME", r"\S+ [mu]?s"), said, re.M)
+    assert line and line[1] == line[4] and 5 < int(line[3]) < 40, said
+    assert "repeated" not in bed.call("show", quiet["run"]).stdout
+    compared = bed.call("compare", quiet["run"], refused["run"], code=None).stdout
+    assert f"\nrepeated: 0 of {quiet['metrics']['save.requests']['median'] * 10:.0f} requests in 10 saves (0 %) -> {line[1]} of {line[2]} requests" in compared
+    assert "repeated" not in bed.call("compare", quiet["run"], quiet["run"], code=None).stdout
 
 
 @pytest.mark.parametrize("loops", [1, 2])

@@ -87,6 +87,38 @@ static void the_table_says_how_fast_who_was_slowest_and_where_the_time_went(void
     experiment_free(made.info.experiment);
 }
 
+/* A metric of two saves, by its mean. */
+static struct run_metric of_saves(enum metric_id metric, double mean)
+{
+    return (struct run_metric){OP_SAVE, metric, {2, mean, mean, mean, mean, mean, 0}, NULL};
+}
+
+static void repeated_requests_are_a_line_with_causes_and_times(void **unused)
+{
+    (void)unused;
+    struct run_metric metrics[] = {of_saves(METRIC_OP_S, 0.25),        of_saves(METRIC_IN_BACKOFF_S, 0.19),
+                                   of_saves(METRIC_THROTTLED_S, 0.2),  of_saves(METRIC_REQUESTS, 1030),
+                                   of_saves(METRIC_RETRIES, 206),      of_saves(METRIC_RETRIES_THROTTLED, 200),
+                                   of_saves(METRIC_RETRIES_SERVER, 6), of_saves(METRIC_TTFB_P50_S, 0.0031),
+                                   of_saves(METRIC_TTFB_P99_S, 0.048), of_saves(METRIC_RETRIES_CONNECTION, 0)};
+    struct made_run made;
+    struct buf out;
+    struct cb_err err = {0};
+    make_run(&made);
+    made.info.metrics = metrics;
+    made.info.metric_count = sizeof metrics / sizeof *metrics;
+    buf_init(&out, 65536);
+    assert_int_equal(report_write_results(&made.info, false, &out, &err), 0);
+    expect_in(out.data, "repeated      412 of 2,060 requests in 2 saves (20 %): 400 throttled, 12 server; 0.38 s of "
+                        "0.50 s waiting to try again, throttled for 0.40 s; first byte p50 3.10 ms, p99 48 ms\n");
+    metrics[4] = of_saves(METRIC_RETRIES, 0);
+    buf_clear(&out);
+    assert_int_equal(report_write_results(&made.info, false, &out, &err), 0);
+    assert_null(strstr(out.data, "repeated"));
+    buf_release(&out);
+    experiment_free(made.info.experiment);
+}
+
 static void a_failure_says_why_and_where_the_logs_are(void **unused)
 {
     (void)unused;
@@ -164,6 +196,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_table_says_how_fast_who_was_slowest_and_where_the_time_went),
         cmocka_unit_test(a_share_above_the_limit_and_a_busy_machine_are_doubts_also_of_saves),
+        cmocka_unit_test(repeated_requests_are_a_line_with_causes_and_times),
         cmocka_unit_test(a_failure_says_why_and_where_the_logs_are),
         cmocka_unit_test(the_document_has_the_promised_members_and_null_for_what_is_absent),
     };

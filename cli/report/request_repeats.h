@@ -1,0 +1,26 @@
+/* Which requests of saves or loads were repeated, why, and how long that took. */
+#ifndef CLI_REPORT_REQUEST_REPEATS_H
+#define CLI_REPORT_REQUEST_REPEATS_H
+
+#include "core/buf.h"
+#include "db/history.h"
+
+/* Sums over the measured iterations of runs, all ranks together. */
+struct request_repeats {
+    enum operation op; /* OP_SAVE or OP_LOAD */
+    double iterations, requests, repeated, throttled, server, connection, stalled;
+    double op_s;         /* of the slowest ranks */
+    double in_backoff_s; /* of the ranks on average, while nothing else was under way */
+    double throttled_s;  /* of the rank with the most */
+};
+
+void request_repeats_add(struct request_repeats *self, const struct run_info *info);
+/* Share of the requests that were repeated ones. */
+double request_repeats_share(const struct request_repeats *self);
+/* "412 of 2,060 requests in 10 saves (20 %): 400 throttled, 12 server; 1.90 s of 2.50 s waiting to try again". */
+void request_repeats_describe(const struct request_repeats *self, struct buf *out);
+
+/* The line of a report; nothing if no request was repeated. */
+void request_repeats_write(const struct run_info *info, enum operation op, struct buf *out);
+
+#endif
