@@ -1,4 +1,4 @@
-/* What an experiment says of the layout and the plan of its checkpoints. */
+/* Checks the layout and plan options of an experiment, and reads them. */
 #include "setup/checkpoint_options.h"
 
 #include <stdio.h>
@@ -26,7 +26,7 @@ struct layout_options layout_options_of(const struct experiment *experiment)
     };
 }
 
-/* NULL if the key says that loading is as saving. */
+/* NULL if the key says that a load uses the layout of the save. */
 static const char *given(const struct experiment *experiment, enum option_id id)
 {
     const char *text = experiment_text(experiment, id);
@@ -74,7 +74,7 @@ static int read_files(const char *text, struct plan_options *options, struct cb_
     return 0;
 }
 
-/* What safetensors cannot say: holes in a file, a name twice in it, the same part in two files. */
+/* Rejects what safetensors cannot represent: holes in a file, a name twice in a file, one part in two files. */
 static int check_safetensors(const struct plan_options *options, struct cb_err *err)
 {
     if (!format_ops_of(options->format)->has_file_headers)
@@ -108,7 +108,7 @@ static int read_prefix(const struct experiment *experiment, struct plan_options 
 {
     const char *list = experiment_text(experiment, OPT_S3_PREFIXES);
     if (!store_uri_of(experiment_text(experiment, OPT_STORE))
-             .kind->is_objects) /* other stores have no partitions by name */
+             .kind->is_objects) /* other stores do not partition by name */
         return 0;
     options->prefix = experiment_is(experiment, OPT_S3_PREFIX_STRATEGY, "round_robin") ? PREFIX_ROUND_ROBIN
                       : experiment_is(experiment, OPT_S3_PREFIX_STRATEGY, "binary")    ? PREFIX_BINARY

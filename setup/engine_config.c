@@ -1,4 +1,4 @@
-/* What an experiment says of its engine. */
+/* Reads an engine's options from an experiment. */
 #include "setup/engine_config.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* What a run requires of memory and store. */
+/* Estimates the memory and the store space that a run requires. */
 #include "setup/memory_estimate.h"
 
 #include "run/workload_kind.h"
@@ -7,8 +7,8 @@
 #include <string.h>
 
 #define TENSOR_OVERHEAD_BYTES 8192 /* headers and padding of a tensor's items */
-/* A baseline has one file per rank, as large as its share of a checkpoint but at most this: we measure the limit, not
- * another checkpoint, and the rate hardly changes after some seconds of writing. */
+/* The baseline has one file per rank, as large as its share of a checkpoint up to this limit. The baseline measures the
+ * store, not another checkpoint, and the rate hardly changes after some seconds of writing. */
 #define BASELINE_BOUND_BYTES (UINT64_C(2) << 30)
 
 static uint64_t checkpoint_bytes(const struct layout *layout, const struct experiment *experiment)
@@ -33,7 +33,7 @@ uint64_t estimate_baseline_bytes(const struct layout *layout)
     return share < BASELINE_BOUND_BYTES ? share : BASELINE_BOUND_BYTES;
 }
 
-/* The number of checkpoints that exist at a time: those kept, and those being written. */
+/* How many checkpoints exist at the same time: the kept ones and those being written. */
 static uint64_t checkpoint_count(const struct experiment *experiment)
 {
     bool async = experiment_bool(experiment, OPT_SAVE_ASYNC);
@@ -85,7 +85,7 @@ uint64_t estimate_memory_bytes(const struct layout_pair *layouts, const struct e
     uint64_t sum = 0, staging = experiment_u64(experiment, OPT_IO_BLOCK) * experiment_u64(experiment, OPT_IO_DEPTH);
     bool on_device = experiment_is(experiment, OPT_DEVICE, "cuda");
     if (on_device)
-        staging *= 2; /* as many requests are copied as are in flight */
+        staging *= 2; /* every request in flight has a copy */
     staging += estimate_staging_bytes(layouts, experiment);
     *largest = 0;
     if (experiment_is(experiment, OPT_ENGINE, "command"))

@@ -11,11 +11,11 @@
 /* Peak bytes in the store; 0 for ops=load, which writes no checkpoint. */
 uint64_t estimate_store_bytes(const struct layout_pair *layouts, const struct experiment *experiment);
 
-/* What one rank writes for the baseline. */
+/* Bytes that one rank writes for the baseline. */
 uint64_t estimate_baseline_bytes(const struct layout *layout);
 
-/* Staging memory of a rank for its asynchronous saves: what it writes where dedup shares that out
- * evenly, or save.staging_bytes. 0 without save.async. */
+/* Staging memory of a rank for its asynchronous saves: the bytes that it writes if dedup divides them evenly, or
+ * save.staging_bytes. 0 without save.async. */
 uint64_t estimate_staging_bytes(const struct layout_pair *layouts, const struct experiment *experiment);
 
 /* Memory for the states of all ranks and their requests in flight; *largest is that of one rank. A rank saves and

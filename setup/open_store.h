@@ -1,4 +1,4 @@
-/* Opens the store that an experiment names, with the options that its keys give. */
+/* Opens the store of an experiment, with the options from its keys. */
 #ifndef SETUP_OPEN_STORE_H
 #define SETUP_OPEN_STORE_H
 
@@ -13,7 +13,7 @@
 int open_store(const struct experiment *experiment, uint32_t rank, const char *pages_folder, struct store **store,
                struct cb_err *err) CB_MUST_CHECK;
 
-/* The same with another queue depth, and with or without O_DIRECT: io.direct says store_direct_of. */
+/* The same with another queue depth, and with or without O_DIRECT; store_direct_of returns the setting of io.direct. */
 int open_store_with(const struct experiment *experiment, uint32_t rank, const char *pages_folder,
                     enum store_direct direct, uint32_t depth, struct store **store, struct cb_err *err) CB_MUST_CHECK;
 enum store_direct store_direct_of(const struct experiment *experiment);

@@ -1,4 +1,4 @@
-/* What the training keys mean. */
+/* Reads the training keys and checks them against the model. */
 #include "setup/training.h"
 
 #include <inttypes.h>
@@ -131,7 +131,7 @@ static void name_configuration(const struct experiment *experiment, struct train
              self->forward_prefetch ? "-forward_prefetch" : "", self->cpu_offload ? "-cpu_offload" : "");
 }
 
-/* Keys without effect are rejected, so that no run seems to have used them. */
+/* Rejects keys without effect, so that a run does not seem to have used them. */
 static int check_wraps(const struct experiment *experiment, const struct training *self, struct cb_err *err)
 {
     const struct {
@@ -155,14 +155,14 @@ static int check_wraps(const struct experiment *experiment, const struct trainin
     return 0;
 }
 
-/* A stack of linear layers has one batch, the same in every step; the Markov source has neither an end nor a text. */
+/* A stack of linear layers has one batch, the same in every step; the Markov source has no end and no text. */
 static int check_data(const struct experiment *experiment, const struct training *self, struct cb_err *err)
 {
     bool from_file = strcmp(experiment_text(experiment, OPT_TRAIN_DATA), "markov") != 0;
     const struct {
         bool given;
         enum option_id key;
-        bool of_text; /* a file has one, the Markov source does not */
+        bool of_text; /* a file has an end, the Markov source does not */
     } keys[] = {{from_file, OPT_TRAIN_DATA, false},
                 {experiment_u64(experiment, OPT_TRAIN_VALIDATE_EVERY) > 0, OPT_TRAIN_VALIDATE_EVERY, false},
                 {experiment_double(experiment, OPT_TRAIN_DROPOUT) > 0, OPT_TRAIN_DROPOUT, false},
@@ -251,7 +251,7 @@ const char *memory_stage_name(enum memory_stage stage)
     return names[stage];
 }
 
-/* A batch and what it is compared with, 4 bytes an element: of a linear stack rows of the model's width. */
+/* Bytes of a batch and its targets, 4 per element; for a linear stack a row has the model's width. */
 static uint64_t data_bytes(const struct training *training, uint64_t width)
 {
     return UINT64_C(2) * 4 * training->batch * (training->linear ? width : training->sequence);
@@ -267,7 +267,7 @@ uint64_t memory_stage_bytes(const struct training *training, const struct model 
         return data;
     case MEMORY_AFTER_MODEL_CREATION:
         return data + 4 * parameters;
-    default: /* offloaded arrays are on no device */
+    default: /* no device holds offloaded arrays */
         return training->cpu_offload ? data : data + 4 * share * (2 + moments + (training->ddp ? 1 : 0));
     }
 }

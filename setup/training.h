@@ -1,5 +1,5 @@
-/* What an experiment says about training, for the checks before a run and the run itself: which ranks share state,
- * samples per step, when to save, and the memory at the stages of a training, computed without allocating any. Pure
+/* What an experiment says about training, for the checks before a run and for the run itself: which ranks share state,
+ * samples per step, when to save, and the memory at each stage of a training, calculated without allocating it. Pure
  * functions. */
 #ifndef SETUP_TRAINING_H
 #define SETUP_TRAINING_H
@@ -36,7 +36,7 @@ int training_read(const struct experiment *experiment, const struct model *model
 enum memory_stage { MEMORY_AFTER_DATA_CREATION, MEMORY_AFTER_MODEL_CREATION, MEMORY_AFTER_WARMUP, MEMORY_STAGES };
 const char *memory_stage_name(enum memory_stage stage); /* "after data creation", … */
 
-/* Allocated memory on a rank's device at a stage: the data; with it the complete model, before it is wrapped; and,
+/* Allocated memory on a rank's device at a stage: the data; the data and the complete model, before it is wrapped; and,
  * after the first steps, the data and everything that lasts between steps (parameters, gradients, moments; DDP: its
  * buckets). */
 uint64_t memory_stage_bytes(const struct training *training, const struct model *model, unsigned moments,

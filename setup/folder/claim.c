@@ -1,4 +1,4 @@
-/* The text of a claim, and what it says about its owner. */
+/* Writes and parses the text of a claim. */
 #include "setup/folder/claim.h"
 
 #include <inttypes.h>
@@ -68,7 +68,7 @@ void claim_parse(const char *text, struct claim *claim)
 {
     char shown[CLAIM_TEXT_BYTES];
     snprintf(shown, sizeof shown, "%s", text);
-    utf8_hide_controls(shown, "\n"); /* it goes into messages */
+    utf8_hide_controls(shown, "\n"); /* it is shown in messages */
     size_t len = strcspn(shown, "\n");
     *claim = (struct claim){0};
     snprintf(claim->run, sizeof claim->run, "%.*s", (int)len, shown);

@@ -14,19 +14,19 @@
 #include "run/experiment.h"
 #include "store/store.h"
 
-#define CLAIM_NAME ".ckptbench-run" /* names that go on after it belong to claims, too */
+#define CLAIM_NAME ".ckptbench-run" /* folders whose names continue after it contain claims, too */
 #define CLAIM_RUN_BYTES 1024
 #define CLAIM_TEXT_BYTES 4096
 
-/* The attempt that uses the folder. It renews the claim while it lives; without a renewal for `lasts_ns`, others may take
- * the folder over. */
+/* The attempt that uses the folder. It renews the claim as long as it runs; without a renewal for `lasts_ns`, other
+ * runs may take the folder over. */
 struct claim_lease {
-    char token[33]; /* random; "": no attempt uses the folder, as in all claims of earlier versions */
+    char token[33]; /* random; "" if no attempt uses the folder; claims of earlier versions have none */
     uint32_t attempt;
     uint64_t since_wall_ns, lasts_ns;
     char host[256];
     char run_folder[CLAIM_RUN_BYTES];
-    struct process_identity process; /* of rank 0; pid 0 if ranks are on other machines, too, and may outlive it */
+    struct process_identity process; /* of rank 0; pid 0 if ranks also run on other machines */
 };
 
 struct claim {
@@ -50,7 +50,7 @@ void claim_parse(const char *text, struct claim *claim);
 /* Whether the attempt is known to have ended: its process is gone, or its run folder, seen from here, is sealed. */
 bool claim_has_ended(const struct claim_lease *lease);
 
-/* "run R (attempt 1, process 7 on host H, since 2026-11-21T10:00:00Z)". */
+/* For messages: "run R (attempt 1, process 7 on host H, since 2026-11-21T10:00:00Z)". */
 char *claim_describe(const struct claim *claim, char text[CLAIM_TEXT_BYTES]);
 
 #endif

@@ -20,7 +20,7 @@
 
 #define PLAIN_DEPTH 4
 
-/* A folder that was just made is lost in a power cut, with all in it, until the folder above it is durable. */
+/* A power cut loses a new folder and its contents unless the parent folder has been synced. */
 static int sync_folder_above(const char *path, struct cb_err *err)
 {
     char above[PATH_MAX];
@@ -52,7 +52,7 @@ static int make_store_folder(const char *path, struct cb_err *err)
     return cb_fail_errno(err, errno, "making the store folder %s", path);
 }
 
-/* Marks the store as one in which runs make folders; other people's files in it stay where they are. */
+/* Marks the store as one in which runs create folders. Files of other programs in it are not touched. */
 static int mark_store(struct store *store, struct cb_err *err)
 {
     static const char text[] = "ckptbench makes folders here for its runs, and removes their checkpoints again.\n";
@@ -62,7 +62,7 @@ static int mark_store(struct store *store, struct cb_err *err)
         return rc;
     rc = store_publish(store, FOLDER_MARKER, text, sizeof text - 1, err);
     if (rc && store_stat(store, FOLDER_MARKER, &length, NULL) == 0)
-        return 0; /* another run that starts now was faster */
+        return 0; /* another run that starts now created it first */
     return rc;
 }
 
@@ -202,7 +202,7 @@ int folder_choose_slot(struct folder *self, struct cb_err *err)
         return rc == CB_ERR_NOT_FOUND ? 0 : rc;
     if (strcmp(newest, slot) == 0)
         self->first = 1;
-    return store_sync_folder(self->plain, newest, err); /* its writer may have been killed before it did */
+    return store_sync_folder(self->plain, newest, err); /* its writer may have been killed before the sync */
 }
 
 void folder_checkpoint_name(const struct folder *self, const struct experiment *experiment, uint32_t iteration,

@@ -29,27 +29,29 @@ struct folder {
 };
 
 /* Checks or makes the store's folder (its parent must exist) and claims the run's folder, with a lease that lasts until
- * folder_leave or folder_release. Fails with the figures if the store has less than `needed_bytes` free. For rank 0. */
+ * folder_leave or folder_release. Fails if the store has less than `needed_bytes` free, and reports both numbers. For
+ * rank 0. */
 int folder_prepare(struct folder *self, const struct experiment *experiment, const struct lease_owner *owner,
                    uint64_t needed_bytes, struct cb_err *err) CB_MUST_CHECK;
 
-/* Opens the prepared folder. For every rank; `self` is all zeros but for what folder_prepare set. */
+/* Opens the prepared folder. For every rank. All fields of `self` are zero except those that folder_prepare set. */
 int folder_open(struct folder *self, const struct experiment *experiment, const char *run,
                 struct cb_err *err) CB_MUST_CHECK;
 void folder_release(struct folder *self);
 
-/* folder=rotate: a run begins with the slot that lacks a complete checkpoint, else with the older one, so that the
- * newest stays until there is a newer one. For rank 0, before anything is written; it tells the others `first`. */
+/* folder=rotate: a run begins with the slot without a complete checkpoint; if both are complete, with the older one, so
+ * that the newest is only removed after the next save. For rank 0, before anything is written; rank 0 sends `first` to
+ * the other ranks. */
 int folder_choose_slot(struct folder *self, struct cb_err *err) CB_MUST_CHECK;
 
-/* Where iteration `iteration` saves. */
+/* The folder into which iteration `iteration` saves. */
 void folder_checkpoint_name(const struct folder *self, const struct experiment *experiment, uint32_t iteration,
                             char name[FOLDER_NAME_BYTES]);
 
 /* ops=load: the checkpoint that the suffix names: that folder itself, or the newest checkpoint in it. */
 int folder_find_checkpoint(const struct folder *self, char name[FOLDER_NAME_BYTES], struct cb_err *err) CB_MUST_CHECK;
 
-/* Why a take-over at the same moment as ours might not have been noticed; NULL if it would have been. */
+/* Why a simultaneous take-over by another run might go unnoticed; NULL if it would be noticed. */
 const char *folder_weakness(const struct folder *self);
 
 /* Fails if another run has taken the folder over: lease_check of the struct folder `self`. Thread-safe. */
@@ -61,13 +63,14 @@ int folder_remove(const struct folder *self, const char *name, struct cb_err *er
 /* Removes the checkpoints of earlier attempts from this run's folder, and no other files. */
 int folder_clear(const struct folder *self, struct cb_err *err) CB_MUST_CHECK;
 
-/* The same, except `checkpoint` and its sibling of folder=rotate: for checkpoints of an earlier run with another folder=. */
+/* The same, except `checkpoint` and its sibling of folder=rotate: for checkpoints of an earlier run with another
+ * folder= setting. */
 int folder_clear_others(const struct folder *self, const char *checkpoint, struct cb_err *err) CB_MUST_CHECK;
 
 /* A folder for raw files, used only by this run; folder_remove removes it. */
 void folder_scratch_name(const struct folder *self, char name[FOLDER_NAME_BYTES]);
 
-/* The run has ended well: removes its own folder if no checkpoint is kept in it, else gives back the lease. */
+/* The run has ended well: removes its own folder if it contains no kept checkpoint, else releases the lease. */
 int folder_leave(const struct folder *self, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

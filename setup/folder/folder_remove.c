@@ -15,8 +15,8 @@ static int collect_name(void *context, const char *name, uint64_t length, struct
     return name_list_add(context, name, err);
 }
 
-/* Removes commit markers first and durably, so that a crash leaves no valid checkpoint. The folder is synced even if it
- * has no marker: who removed that may have been killed before the sync. */
+/* Removes commit markers first and durably, so that a crash leaves no valid checkpoint. Syncs the folder even if it has
+ * no marker: the process that removed it may have been killed before its sync. */
 static int remove_files(struct store *store, const char *folder, const struct name_list *names, struct cb_err *err)
 {
     int rc = 0;
@@ -77,7 +77,7 @@ static bool is_in_our_folder(const char *suffix, const char *name)
     return digits > 0 && number[digits] == '/';
 }
 
-/* Names that begin with `kept`, which may be NULL, stay. */
+/* Keeps names that begin with `kept`, which may be NULL. */
 static int clear(const struct folder *self, const char *kept, struct cb_err *err)
 {
     if (self->reads_only || !self->path)
@@ -148,7 +148,7 @@ int folder_leave(const struct folder *self, struct cb_err *err)
     int rc = store_list(self->plain, self->suffix, collect_name, &names, err);
     for (size_t i = 0; i < names.count; i++)
         keeps |= !is_claim(self->suffix, names.names[i]);
-    if (!rc) /* before the claim goes, so that it is still ours */
+    if (!rc) /* before the claim is removed, so that the folder is still ours */
         rc = lease_release(self->lease, err);
     if (!rc && !keeps)
         rc = remove_listed(self->plain, self->suffix, &names, err);

@@ -1,4 +1,4 @@
-/* Taking, renewing, checking and giving back the lease on a folder. */
+/* Acquires, renews, checks and releases the lease on a folder. */
 #include "setup/folder/lease.h"
 
 #include <pthread.h>
@@ -16,8 +16,8 @@
 #include "store/kind.h"
 
 #define MOST_TRIES 3
-#define RENEWALS 4 /* in the time that a lease lasts */
-/* A thread whose store hangs is left behind; the process ends anyway. */
+#define RENEWALS 4 /* renewals during the life of a lease */
+/* A thread whose store hangs is abandoned; the process exits anyway. */
 #define STOP_S 10
 
 struct lease {
@@ -27,10 +27,10 @@ struct lease {
     bool guarded;
     bool running;
     pthread_t thread;
-    pthread_mutex_t lock; /* of what follows; the store, too, belongs to whoever holds it */
+    pthread_mutex_t lock; /* protects the fields below and the store */
     pthread_cond_t changed;
     struct store *store;
-    uint64_t renewed_ns; /* monotonic, before the last renewal that succeeded */
+    uint64_t renewed_ns; /* monotonic; start of the last renewal that succeeded */
     bool leave;
 };
 
@@ -57,7 +57,7 @@ static void *keep_renewing(void *context)
         pthread_cond_timedwait(&self->changed, &self->lock, &until);
         if (self->leave || clock_monotonic_ns() < next_ns)
             continue;
-        lost = renew(self, NULL) == CB_ERR_EXISTS; /* lease_check reports it; other failures may pass */
+        lost = renew(self, NULL) == CB_ERR_EXISTS; /* lease_check reports it; other failures may be temporary */
         next_ns = clock_monotonic_ns() + every_ns;
     }
     pthread_mutex_unlock(&self->lock);
@@ -87,7 +87,7 @@ static bool stop(struct lease *self)
     return !self->running;
 }
 
-/* ---- taking ---- */
+/* ---- acquiring ---- */
 
 static void fill_claim(struct claim *mine, const struct experiment *experiment, const struct lease_owner *owner)
 {
@@ -107,7 +107,7 @@ static void fill_claim(struct claim *mine, const struct experiment *experiment, 
         process_identify(&lease->process);
 }
 
-/* Uploads that the last owner has not completed could still replace objects of ours. */
+/* Unfinished uploads of the last owner could still replace our objects. */
 static void abort_uploads(const struct lease *self, const struct experiment *experiment)
 {
     struct s3_options options;
@@ -115,10 +115,10 @@ static void abort_uploads(const struct lease *self, const struct experiment *exp
     const struct store_kind *kind = store_uri_of(self->path).kind;
     if (kind->abort_leftovers && s3_keys_read(experiment, &options, NULL) == 0 &&
         kind->abort_leftovers(self->path, &options, self->suffix, &count, NULL))
-        return; /* not everybody may list uploads */
+        return; /* not every user may list uploads */
 }
 
-/* Without a guard, of two runs that take over at the same time the later one owns the folder. */
+/* Without a guard, if two runs take over at the same time, the later one owns the folder. */
 static int check_unguarded(struct lease *self, struct cb_err *err)
 {
     struct claim owner;
@@ -188,7 +188,7 @@ int lease_take(struct store *store, const char *path, const char *suffix, const 
     return 0;
 }
 
-/* ---- checking, and the end ---- */
+/* ---- checking, and releasing ---- */
 
 static int fail_lost(const struct lease *self, const struct claim *owner, struct cb_err *err)
 {
@@ -202,7 +202,7 @@ static int fail_lost(const struct lease *self, const struct claim *owner, struct
                    self->path, self->suffix, claim_describe(owner, text));
 }
 
-/* With the lock held. A lease that has not been renewed for long might be taken over right after we have looked. */
+/* With the lock held. A lease that has not been renewed for long could be taken over right after this check. */
 static int check_locked(struct lease *self, struct cb_err *err)
 {
     struct claim owner;

@@ -1,4 +1,4 @@
-/* Whether a run may claim a folder: what its claim, its checkpoints and the life of its owner say. */
+/* Decides whether a run may claim a folder, from its claim, its checkpoints and whether its owner is running. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "run/workload_kind.h"
 #include "setup/folder/lease.h"
 
-/* Times that a store knows may be whole seconds. */
+/* A store's times may be in whole seconds. */
 #define TIME_STEP_NS NS_PER_S
 
 static bool resumes(const struct experiment *experiment)
@@ -18,9 +18,9 @@ static bool resumes(const struct experiment *experiment)
     return workload_kind_of(experiment)->trains && experiment_is(experiment, OPT_TRAIN_RESUME, "latest");
 }
 
-/* ---- does the owner live? ---- */
+/* ---- is the owner running? ---- */
 
-/* How long ago the claim was written, by the store's clock: compared with an object that is written now. */
+/* Age of the claim by the store's clock: compared with an object that is written now. */
 static int measure_age(struct store *store, const char *name, const char *token, uint64_t *written_ns, uint64_t *age_ns,
                        struct cb_err *err)
 {
@@ -39,7 +39,7 @@ static int measure_age(struct store *store, const char *name, const char *token,
     return rc ? rc : removed;
 }
 
-/* Watches the claim for `for_ns`; *lives if it was renewed or changed meanwhile. */
+/* Watches the claim for `for_ns`; *lives if it was renewed or changed in that time. */
 static int watch(struct store *store, const char *suffix, const char *name, const struct claim *owner,
                  uint64_t written_ns, uint64_t for_ns, bool *lives, struct cb_err *err)
 {
@@ -49,7 +49,7 @@ static int watch(struct store *store, const char *suffix, const char *name, cons
     while (!rc && found_ns == written_ns && strcmp(found.lease.token, owner->lease.token) == 0 &&
            !claim_has_ended(&owner->lease) && clock_monotonic_ns() < until_ns) {
         clock_sleep_ns(for_ns / 16 + 1);
-        rc = claim_read(store, suffix, &found, err); /* a network file system looks at a file anew when it is opened */
+        rc = claim_read(store, suffix, &found, err); /* a network file system revalidates a file when it is opened */
         if (!rc)
             rc = store_modified(store, name, &found_ns, err);
     }
@@ -57,8 +57,8 @@ static int watch(struct store *store, const char *suffix, const char *name, cons
     return rc == CB_ERR_NOT_FOUND ? 0 : rc; /* it has ended, and removed its claim */
 }
 
-/* CB_ERR_EXISTS while the lease holds. One that has run out is watched for half its time, since some file systems put
- * the clock of whoever wrote into a file's time. */
+/* CB_ERR_EXISTS while the lease holds. An expired lease is watched for half its length, since some file systems set a
+ * file's time from the writer's clock. */
 static int check_lease(struct store *store, const char *path, const char *suffix, const struct claim *owner,
                        const struct claim *mine, struct cb_err *err)
 {
@@ -131,7 +131,7 @@ static int check_owner(struct store *store, const char *path, const char *suffix
                    path, suffix, owner->run);
 }
 
-/* Ends the list at its first object. */
+/* Stops the list at its first object. */
 static int stop_at_first(void *context, const char *name, uint64_t length, struct cb_err *err)
 {
     (void)context, (void)name, (void)length, (void)err;
