@@ -1,4 +1,4 @@
-/* What all backends share. */
+/* Code that all backends share. */
 #include "store/backend.h"
 
 int backend_code_of_errno(int sys_errno)

@@ -1,15 +1,14 @@
 /* What a kind of store has to provide: one table of operations, versioned, complete but for four.
  *
- * The front (store.c) checks arguments, counts what is in flight, gives every request a slot and
- * composes the sentences about completions; a backend moves bytes. A slot is a number below
- * options->depth that belongs to one request from submit to its completion, so a backend keeps what it
- * needs in arrays made at open, and never allocates between submit and poll.
+ * The front (store.c) checks arguments, counts what is in flight, gives every request a slot and composes the sentences
+ * about completions; a backend moves bytes. A slot is a number below options->depth that belongs to one request from
+ * submit to its completion, so a backend keeps what it needs in arrays made at open, and never allocates between submit
+ * and poll.
  *
- * Every operation is called by one thread at a time. The front guarantees: names are relative and
- * clean; objects belong to this backend; segments, offsets and lengths obey the capabilities; memory
- * is not NULL; no more than `depth` requests are in flight; an object is closed only when none of its
- * requests is. Fallible operations return 0 or a cb_code with a sentence that names the object, and
- * leave their outputs untouched on failure. */
+ * Every operation is called by one thread at a time. The front guarantees: names are relative and clean; objects belong
+ * to this backend; segments, offsets and lengths obey the capabilities; memory is not NULL; no more than `depth`
+ * requests are in flight; an object is closed only when none of its requests is in flight. Fallible operations return 0
+ * or a cb_code with a sentence that names the object, and leave their outputs untouched on failure. */
 #ifndef STORE_BACKEND_H
 #define STORE_BACKEND_H
 
@@ -19,11 +18,11 @@
 
 struct backend_ops;
 
-/* Follows what is on the disk (store/fault/power_cut.h); called by any thread. */
+/* Records which changes are durable (store/fault/power_cut.h); called by any thread. */
 struct disk_watch {
-    /* Right before a sync; may not return. */
+    /* Right before a sync; may kill the process. */
     void (*begins)(struct disk_watch *watch);
-    /* What the file or folder contains now is durable, for a file that was just created: nothing. */
+    /* The current contents of the file or folder are durable; for a file that was just created, that it is empty. */
     void (*is_durable)(struct disk_watch *watch, int fd);
 };
 
@@ -65,7 +64,7 @@ struct backend_ops {
     void (*free)(struct backend *backend);
     /* One line; valid until register_memory or free. */
     const char *(*describe)(const struct backend *backend);
-    /* A hint; what came of it goes into the description. */
+    /* A hint; the description reports the outcome. */
     void (*register_memory)(struct backend *backend, const struct iovec *regions, uint32_t count);
 
     /* See store_create, store_open_shared, store_open_read. */
@@ -76,13 +75,13 @@ struct backend_ops {
     int (*open_read)(struct backend *backend, const char *name, struct backend_object **object, struct cb_err *err);
     void (*close)(struct backend *backend, struct backend_object *object);
 
-    /* Takes the whole batch or fails and takes none. Must not wait for the device. A request that fails
-     * at once still completes through poll. */
+    /* Accepts the whole batch, or fails and accepts nothing. Must not wait for the device. A request that fails at once
+     * still completes through poll. */
     int (*submit)(struct backend *backend, const struct backend_request *requests, size_t count, struct cb_err *err);
-    /* As store_poll; at least one request is in flight. May return early with none. */
+    /* As store_poll; at least one request is in flight. May return early without a completion. */
     int (*poll)(struct backend *backend, struct backend_completion *completions, size_t capacity, uint64_t deadline_ns,
                 size_t *count, struct cb_err *err);
-    /* Stops what can be stopped; must not wait. Everything still completes through poll. */
+    /* Cancels what can be cancelled; must not wait. Everything still completes through poll. */
     void (*cancel)(struct backend *backend);
 
     /* As in store.h; these block. */
@@ -100,7 +99,7 @@ struct backend_ops {
     int (*free_bytes)(struct backend *backend, uint64_t *bytes, struct cb_err *err);
     int (*drop_cache)(struct backend *backend, const char *name, double *resident_fraction, struct cb_err *err);
 
-    /* These may be missing (NULL). */
+    /* Optional (NULL). */
     int (*list_near)(struct backend *backend, const char *folder, uint32_t depth, store_list_fn each, void *context,
                      struct cb_err *err); /* see store_list_near */
     int (*remove_many)(struct backend *backend, const char *const *names, size_t count, struct cb_err *err);
@@ -109,7 +108,7 @@ struct backend_ops {
     uint64_t (*waited_in_backoff_ns)(struct backend *backend);    /* see store_waited_in_backoff_ns */
 };
 
-/* What the table of kinds is made of. Each open is a store_kind's; s3 is missing from a build without libcurl. */
+/* One open function per row of the table of kinds; s3 is missing from a build without libcurl. */
 extern const struct backend_ops posix_backend, s3_backend, null_backend, fault_backend;
 int posix_open(const char *where, const struct store_options *options, struct backend **backend,
                struct cb_err *err) CB_MUST_CHECK;
@@ -130,7 +129,7 @@ int fault_wrap(struct backend *inner, const struct fault_spec *spec, struct powe
 int backend_open(const char *uri, const struct store_options *options, struct backend **backend,
                  struct cb_err *err) CB_MUST_CHECK;
 
-/* Refuses a table of another version or with an operation missing. `name` is the kind's. */
+/* Rejects a table of another version or with an operation missing. `name` is the kind's. */
 int backend_check(const char *name, const struct backend_ops *ops, struct cb_err *err) CB_MUST_CHECK;
 
 /* The cb_code of a completion that failed with `sys_errno`. */

@@ -81,7 +81,7 @@ static const struct store_kind posix_kind = {
     .open = posix_open,
 };
 
-/* The first kind whose scheme a URI has is its kind: a path comes last. */
+/* Returns the first kind whose scheme matches the URI: the path, which matches everything, is last. */
 static const struct store_kind *const kinds[] = {&null_kind, &fault_kind, &s3_kind, &posix_kind};
 
 static bool has_prefix(const char *text, const char *prefix)
@@ -105,7 +105,7 @@ static int find_kind(const char *uri, const struct store_kind **kind, struct cb_
     return 0;
 }
 
-/* The STORE of "SPEC:STORE"; NULL where there is none. */
+/* The STORE of "SPEC:STORE"; NULL if it is missing. */
 static const char *wrapped_store(const char *where)
 {
     const char *colon = strchr(where, ':');

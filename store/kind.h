@@ -9,7 +9,7 @@
 #include "core/err.h"
 #include "store/store.h"
 
-/* For messages; everything else asks the kind. */
+/* For messages only; other code uses the kind's properties. */
 #define STORE_S3 "s3://"
 #define STORE_NULL "null:"
 #define STORE_FAULT "fault:"
@@ -19,36 +19,37 @@ struct backend_ops;
 
 struct store_kind {
     const char *name;
-    const char *scheme;            /* how its URIs begin; "" is a path */
-    const struct backend_ops *ops; /* NULL: not in this build; open says why */
+    const char *scheme;            /* what its URIs begin with; "" for a path */
+    const struct backend_ops *ops; /* NULL if not in this build; open reports why */
     bool is_path;                  /* a folder of a file system of this machine */
     bool is_objects;               /* whole objects in a bucket: no folders, no page cache; the s3.* keys apply */
-    bool keeps_data;               /* what was written can be loaded later */
+    bool keeps_data;               /* what was written can be read back */
     const char *block_option;      /* key with the size of one request */
 
     /* `where` is the URI without the scheme. May start threads; must not leave any behind on failure. */
     int (*open)(const char *where, const struct store_options *options, struct backend **backend, struct cb_err *err);
-    /* Refuses a malformed URI of this kind. NULL: opening it finds out. */
+    /* Rejects a malformed URI of this kind. NULL: open checks it. */
     int (*check)(const char *uri, struct cb_err *err);
-    /* Ends what killed processes had begun to send below `folder`, and counts it. NULL: nothing is ever left. */
+    /* Aborts the unfinished uploads of killed processes below `folder`, and counts them. NULL: this kind leaves nothing
+     * behind. */
     int (*abort_leftovers)(const char *uri, const struct s3_options *options, const char *folder, uint64_t *count,
                            struct cb_err *err);
 };
 
 struct store_uri {
     const struct store_kind *kind; /* below all faults */
-    const char *inner;             /* the URI below all faults; borrowed from the URI that was parsed */
+    const char *inner;             /* the same, but includes a layer with powercut_at, which must see every change */
     const char *plain;             /* the same, but with powercut_at if it has that, which must see every change */
     bool has_faults;
 };
 
-/* USAGE for a fault store without a store, and for a scheme that no kind has; the message does not name the URI. */
+/* CB_ERR_USAGE for a fault store without a store, and for an unknown scheme; the message does not contain the URI. */
 int store_uri_parse(const char *uri, struct store_uri *parsed, struct cb_err *err) CB_MUST_CHECK;
 
-/* The same for a URI that was checked before; a malformed one has a kind without any property. */
+/* The same for a URI that was checked before; for a malformed one, a kind without any property. */
 struct store_uri store_uri_of(const char *uri);
 
-/* Refuses faults that do not exist. */
+/* Rejects unknown faults. */
 int store_uri_check_faults(const char *uri, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

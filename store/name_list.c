@@ -1,4 +1,4 @@
-/* Collects names, and removes what folders they leave empty. */
+/* Collects names, and removes the folders that become empty. */
 #include "store/name_list.h"
 
 #include <stdlib.h>

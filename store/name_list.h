@@ -15,7 +15,7 @@ struct name_list {
 int name_list_add(struct name_list *self, const char *name, struct cb_err *err) CB_MUST_CHECK;
 void name_list_release(struct name_list *self);
 void name_list_sort(struct name_list *self);
-/* Removes the folders of the sorted names that are empty now, innermost first, down to `root`. Shortens the names. */
+/* Removes the folders of the sorted names that are now empty, innermost first, up to `root`. Shortens the names. */
 void name_list_remove_folders(struct name_list *self, struct store *store, const char *root);
 
 #endif

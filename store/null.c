@@ -1,9 +1,9 @@
-/* "null:", a store that costs nothing: what is left is the cost of everything above it.
+/* "null:", a store without cost, to measure the cost of everything above it.
  *
- * Writes are swallowed. Reads leave the caller's memory as it is: filling it would measure memset.
- * Names and lengths, and the bytes of published objects, are remembered for the life of the store, so
- * that stat, list, open_read and read_small work within one process; another process sees none of it.
- * There are no folders. Requests complete in the order of their submission. */
+ * Writes are discarded. Reads leave the caller's memory as it is: filling it would measure memset. Names and lengths,
+ * and the bytes of published objects, are remembered for the life of the store, so that stat, list, open_read and
+ * read_small work within one process; another process sees none of it. There are no folders. Requests complete in the
+ * order of their submission. */
 #include <assert.h>
 #include <inttypes.h>
 #include <math.h>
@@ -22,7 +22,7 @@ struct null_entry {
     char *bytes; /* of a published object, else NULL */
 };
 
-/* finished[tail … tail+finished_count), modulo depth, are the completions nobody has taken yet. */
+/* finished[tail … tail+finished_count), modulo depth, are the completions that have not been fetched. */
 struct null_store {
     struct backend base;
     void *entries; /* a tree of struct null_entry, by name */
@@ -54,7 +54,7 @@ static void entry_free(void *pointer)
     free(entry);
 }
 
-/* Adds or replaces; takes `bytes`. */
+/* Adds or replaces; takes ownership of `bytes`. */
 static int remember(struct null_store *self, const char *name, uint64_t length, char *bytes, struct cb_err *err)
 {
     struct null_entry *entry = find(self, name);
@@ -153,7 +153,7 @@ static int null_create(struct backend *backend, const char *name, uint64_t lengt
     return rc ? rc : object_new(name, length, object, err);
 }
 
-/* What another rank created is not known here, so this cannot ask for it to exist. */
+/* Objects that another rank created are unknown here, so this cannot require that the object exists. */
 static int null_open_shared(struct backend *backend, const char *name, uint64_t length, struct backend_object **object,
                             struct cb_err *err)
 {
@@ -213,7 +213,7 @@ static int null_poll(struct backend *backend, struct backend_completion *complet
 
 static void null_cancel(struct backend *backend)
 {
-    (void)backend; /* everything is done already */
+    (void)backend; /* all requests have already completed */
 }
 
 static int null_publish(struct backend *backend, const char *name, const void *bytes, size_t len, struct cb_err *err)
@@ -230,7 +230,7 @@ static int null_swap(struct backend *backend, const char *name, const char *befo
                      struct cb_err *err)
 {
     const struct null_entry *entry = find(null_of(backend), name);
-    *guarded = true; /* nobody else sees this store */
+    *guarded = true; /* no other process sees this store */
     if (before ? !entry || !entry->bytes || entry->length != strlen(before) ||
                      memcmp(entry->bytes, before, strlen(before)) != 0
                : entry != NULL)

@@ -36,8 +36,8 @@ struct store {
     struct slot *slots;
     uint32_t *free_slots;
     uint32_t free_count, depth;
-    struct backend_request *batch;          /* room for depth */
-    struct backend_completion *completions; /* room for depth */
+    struct backend_request *batch;          /* holds `depth` of them */
+    struct backend_completion *completions; /* holds `depth` of them */
     char *uri;
 };
 
@@ -114,7 +114,7 @@ const char *store_describe(const struct store *self)
     return self->backend->ops->describe(self->backend);
 }
 
-/* No object may have more parts than there may be, so a long one has longer parts, of whole MiB. */
+/* The number of parts of an object is limited, so a long object has longer parts, of whole MiB. */
 uint64_t store_part_bytes(const struct store_capabilities *capabilities, uint64_t length)
 {
     uint64_t unit = UINT64_C(1) << 20, most = capabilities->max_parts, part = capabilities->part_bytes;
@@ -143,7 +143,7 @@ void store_register(struct store *self, const struct iovec *regions, uint32_t co
     self->backend->ops->register_memory(self->backend, regions, count);
 }
 
-/* A name may come from foreign metadata, so it is input: nothing may lead out of the store. */
+/* A name may come from foreign metadata, so it is untrusted: it must not lead out of the store. */
 static int check_name(const struct store *self, const char *name, bool is_folder, struct cb_err *err)
 {
     assert(name);
@@ -162,7 +162,7 @@ static int check_name(const struct store *self, const char *name, bool is_folder
     }
 }
 
-/* Makes the front's object around the backend's; on failure closes the latter. */
+/* Makes the front's object around the backend's; on failure closes the backend's. */
 static int wrap_object(struct store *self, const char *name, struct backend_object *inner, bool writable,
                        struct store_object **object, struct cb_err *err)
 {
@@ -242,7 +242,7 @@ const char *store_object_name(const struct store_object *object)
     return object->name;
 }
 
-/* What the header asks of a caller; a violation is our own bug. Returns the bytes of the request. */
+/* Checks what the header requires of a caller; a violation is our own bug. Returns the bytes of the request. */
 static uint64_t check_request(const struct store *self, const struct store_request *request)
 {
     const struct store_capabilities *can = &self->backend->capabilities;

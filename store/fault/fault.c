@@ -12,16 +12,16 @@
 #include "store/fault/fault_spec.h"
 #include "store/fault/power_cut.h"
 
-#define LOOK_NS (2 * NS_PER_MS) /* between two looks for the file of `until` */
+#define LOOK_NS (2 * NS_PER_MS) /* interval between checks for the file of `until` */
 
 /* What happens to a request, by slot. */
 struct fate {
-    bool stalled;                         /* never completes, but by a cancel */
+    bool stalled;                         /* completes only when cancelled */
     bool is_slow;                         /* `delay` is to be added when the inner store is done */
-    bool waits;                           /* until the spec's file is there */
+    bool waits;                           /* held until the spec's file exists */
     bool is_cut;                          /* only a part was passed on; completes as a short write */
     unsigned char *flip;                  /* the byte to damage when the read is done, or NULL */
-    uint64_t earliest_ns;                 /* by the bandwidth */
+    uint64_t earliest_ns;                 /* because of the bandwidth */
     struct backend_completion completion; /* while held */
     uint64_t release_ns;                  /* of the held completion */
 };
@@ -34,7 +34,7 @@ struct fault_store {
     struct fault_spec spec;
     struct fault_bucket *bucket; /* NULL without a bandwidth */
     struct power_cut *cut;       /* NULL without one */
-    bool active;                 /* false on ranks that the spec does not mean */
+    bool active;                 /* false on ranks to which the spec does not apply */
     uint64_t counted, writes, reads, written_bytes;
     struct fate *fates;
     uint32_t *held;
@@ -121,7 +121,7 @@ static void fault_register(struct backend *backend, const struct iovec *regions,
     }
 }
 
-/* ---- the fate of a request ---- */
+/* ---- which fault hits a request ---- */
 
 static void hold(struct fault_store *self, const struct backend_completion *completion, uint64_t release_ns)
 {
@@ -171,7 +171,7 @@ static unsigned char *byte_at(const struct backend_request *request, uint64_t at
     return (unsigned char *)segment->iov_base + at;
 }
 
-/* What hits the operations of `ops`. True when the request was dealt with here. */
+/* Applies the faults of the operations `ops`. True if the request was completed or held here. */
 static bool meet_counted_fault(struct fault_store *self, uint32_t slot, uint64_t now_ns)
 {
     const struct fault_spec *spec = &self->spec;
@@ -202,14 +202,14 @@ static bool is_full(struct fault_store *self, uint64_t bytes)
     return false;
 }
 
-/* A change of what is on the disk begins. */
+/* Called before a change on the disk. */
 static void change(struct fault_store *self)
 {
     if (self->cut)
         power_cut_count(self->cut);
 }
 
-/* True when the request goes on to the inner store, perhaps changed. */
+/* True if the request, possibly changed, is passed on to the inner store. */
 static bool decide(struct fault_store *self, struct backend_request *request, uint64_t now_ns)
 {
     const struct fault_spec *spec = &self->spec;
@@ -268,7 +268,7 @@ static int fault_submit(struct backend *backend, const struct backend_request *r
 
 /* ---- completions ---- */
 
-/* A completion from inside, damaged and delayed as its fate says. */
+/* Handles a completion of the inner store: damages and delays it as its fate requires. */
 static void settle(struct fault_store *self, struct backend_completion *completion)
 {
     struct fate *fate = &self->fates[completion->slot];
@@ -305,7 +305,7 @@ static size_t take_released(struct fault_store *self, struct backend_completion 
     return got;
 }
 
-/* When to look again: nobody tells that the file of `until` has come. */
+/* When to check again: nothing signals that the file of `until` has appeared. */
 static uint64_t next_release_ns(const struct fault_store *self, uint64_t now_ns)
 {
     uint64_t next = UINT64_MAX;
@@ -347,7 +347,7 @@ static int fault_poll(struct backend *backend, struct backend_completion *comple
             *count = got;
             return 0;
         }
-        last = now_ns >= deadline_ns; /* one more look at what is inside */
+        last = now_ns >= deadline_ns; /* one more poll of the inner store */
         uint64_t next_ns = next_release_ns(self, now_ns);
         int rc = wait_until(self, next_ns < deadline_ns ? next_ns : deadline_ns, err);
         if (rc)
@@ -412,7 +412,7 @@ static void fault_close(struct backend *backend, struct backend_object *object)
     self->inner->ops->close(self->inner, object);
 }
 
-/* A publish is no request, so a stall of it has no cancel: it blocks, as block_at does. */
+/* A publish is not a request, so a stalled publish cannot be cancelled: it blocks, as with block_at. */
 static int publish_counted(struct fault_store *self, const char *name, struct cb_err *err)
 {
     const struct fault_spec *spec = &self->spec;

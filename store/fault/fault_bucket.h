@@ -10,8 +10,8 @@
 
 struct fault_bucket;
 
-/* Processes that give the same folder share the limit; NULL is a private one. The file is removed with the folder,
- * whichever process was killed. */
+/* Processes that pass the same folder share the limit; NULL makes a private one. The file disappears with the folder,
+ * whichever process is killed. */
 int fault_bucket_new(const char *folder, uint64_t bytes_per_s, struct fault_bucket **bucket,
                      struct cb_err *err) CB_MUST_CHECK;
 void fault_bucket_free(struct fault_bucket *self);

@@ -1,4 +1,4 @@
-/* Reads the SPEC of a fault store: one table of keys, one way to say what is wrong. */
+/* Parses the SPEC of a fault store, from one table of keys. */
 #include "store/fault/fault_spec.h"
 
 #include <errno.h>
@@ -43,7 +43,7 @@ static int parse_error(const char *text, int *value, struct cb_err *err)
     return cb_fail(err, CB_ERR_USAGE, "'%s' is no error that a store can have, as EIO, ENOSPC, EROFS, ESTALE", text);
 }
 
-/* "write|read" -> bits, of those in `allowed`. */
+/* "write|read" -> bits; only those in `allowed` are valid. */
 static int parse_operations(char *text, unsigned allowed, unsigned *bits, struct cb_err *err)
 {
     unsigned found = 0;
@@ -62,7 +62,7 @@ static int parse_operations(char *text, unsigned allowed, unsigned *bits, struct
     return 0;
 }
 
-/* "N", from 1 on. */
+/* "N", at least 1. */
 static int parse_ordinal(const char *text, uint64_t *value, struct cb_err *err)
 {
     int rc = units_parse_u64(text, value, err);
@@ -71,7 +71,7 @@ static int parse_ordinal(const char *text, uint64_t *value, struct cb_err *err)
     return rc;
 }
 
-/* Cuts "/ERRNO" off and reads it; EIO without. */
+/* Removes "/ERRNO" from the end and parses it; EIO if it is absent. */
 static int cut_error(char *text, int *value, struct cb_err *err)
 {
     char *slash = strchr(text, '/');

@@ -25,7 +25,7 @@ struct fault_spec {
     int error_errno;
     uint64_t enospc_after_bytes; /* UINT64_MAX is off */
     uint64_t short_write_at, bit_flip_at, stall_at, block_at, powercut_at;
-    uint64_t seed;   /* of the power cut */
+    uint64_t seed;   /* for the power cut */
     char until[128]; /* a file: requests of `ops` complete only once it exists; "" is off */
     unsigned ops;    /* the operations that delay, until, bandwidth, error_at, stall_at and block_at count and affect */
     unsigned fail;   /* operations that always fail */

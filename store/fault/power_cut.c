@@ -46,7 +46,7 @@ struct power_cut {
     struct shared *shared;
 };
 
-/* Its own description of the file, so that threads of one process exclude each other, too. */
+/* An open file description per thread, so that threads of one process also exclude each other. */
 static int lock_file(int folder_fd, const char *name, int how)
 {
     int fd = openat(folder_fd, name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -68,7 +68,7 @@ static void die(void)
         kill(getpid(), SIGKILL);
 }
 
-/* Where the disk is not followed exactly, what it holds after a cut is not known: better none. */
+/* If the disk is not followed exactly, its contents after a cut are unknown: better to record nothing. */
 static void give_up(const struct power_cut *self, const char *doing)
 {
     fprintf(stderr, "fault store: %s in %s: %s\n", doing, self->beside, strerror(errno));
@@ -120,7 +120,7 @@ static void format_key(const char *folder, char key[32])
     snprintf(key, 32, "folders/%016" PRIx64, hash_u64(folder, strlen(folder)));
 }
 
-/* 0, or -1 and errno. An entry that went away meanwhile is none. */
+/* 0, or -1 and errno. Ignores an entry that was removed meanwhile. */
 static int note_entry(const struct power_cut *self, int folder_fd, const char *name, const char *key)
 {
     struct stat status;
@@ -134,7 +134,7 @@ static int note_entry(const struct power_cut *self, int folder_fd, const char *n
     return rc && errno != ENOENT ? -1 : 0;
 }
 
-/* The folder's entries are durable as they are now. `folder` is its path below the root. */
+/* Records the folder's current entries as durable. `folder` is its path below the root. */
 static int note_folder(const struct power_cut *self, int fd, const char *folder)
 {
     char key[32], whole[PATH_MAX];
@@ -168,7 +168,7 @@ static int copy_range(int from, int to, uint64_t begin, uint64_t end)
     return 0;
 }
 
-/* What a file contains is durable as it is now. */
+/* Records a file's current contents as durable. */
 static int note_file(const struct power_cut *self, int fd, const struct stat *status)
 {
     char path[64], name[64];
@@ -214,7 +214,7 @@ static void watch_is_durable(struct disk_watch *watch, int fd)
 
 /* ---- the cut ---- */
 
-/* How much of what was written to a file since it was synced is on the disk. */
+/* How many of the bytes written to a file since its last sync are on the disk. */
 enum tear { TEAR_NOTHING_LOST, TEAR_ALL_LOST, TEAR_PREFIX_KEPT, TEAR_SECTORS, TEAR_BLOCKS, TEAR_WAYS };
 
 static bool is_kept(struct power_cut *self, enum tear way, uint64_t end, uint64_t prefix)
@@ -224,7 +224,8 @@ static bool is_kept(struct power_cut *self, enum tear way, uint64_t end, uint64_
     return way == TEAR_NOTHING_LOST || (way != TEAR_ALL_LOST && toss(self));
 }
 
-/* Writes to `out` what the disk may hold of a file: `old` (-1: nothing) as it was synced, and `new` since then. */
+/* Writes to `out` what the disk may contain of a file: `old` is its state when it was synced (-1: nothing), `new` its
+ * state now. */
 static int tear_file(struct power_cut *self, int old, int new, int out)
 {
     struct stat before = {0}, after;
@@ -245,7 +246,7 @@ static int tear_file(struct power_cut *self, int old, int new, int out)
     return rc;
 }
 
-/* The file that one of the two states of an entry names. */
+/* Opens the file in one of the two states of an entry. */
 static int make_file(struct power_cut *self, int new, int out_folder, const char *name)
 {
     struct stat status;
@@ -269,7 +270,7 @@ static int make_file(struct power_cut *self, int new, int out_folder, const char
 
 static int make_folder(struct power_cut *self, const char *folder, int now, int out);
 
-/* An entry of `folder` (its path below the root): as synced in `was`, or as it is in `now`; -1: not there. */
+/* Decides one entry of `folder` (its path below the root): as synced in `was`, or as it is in `now`; -1: not there. */
 static int make_entry(struct power_cut *self, const char *folder, int was, int now, const char *name, int out)
 {
     char path[PATH_MAX];
@@ -314,7 +315,7 @@ static void free_names(struct dirent **names, int count)
     free(names);
 }
 
-/* Makes `out` from what the folder contained when it was synced and from what it contains now (-1: it is gone). */
+/* Makes `out` from the folder's contents when it was synced and its contents now (-1: it is gone). */
 static int make_folder(struct power_cut *self, const char *folder, int now, int out)
 {
     char key[32];
@@ -337,7 +338,7 @@ static int make_folder(struct power_cut *self, const char *folder, int now, int 
     return rc;
 }
 
-/* Who works on the old folder works on nothing: its name is another's. */
+/* A process that still works in the old folder changes nothing: the name belongs to the new one. */
 static void cut_power(struct power_cut *self)
 {
     char result[PATH_MAX], before[PATH_MAX];
@@ -380,7 +381,7 @@ static int note_folders_below(const struct power_cut *self, const char *folder, 
     return rc;
 }
 
-/* Takes a folder and all below it for durable. */
+/* Records a folder and everything below it as durable. */
 static int note_tree(const struct power_cut *self, const char *folder)
 {
     char path[PATH_MAX];
@@ -394,7 +395,7 @@ static int note_tree(const struct power_cut *self, const char *folder)
     return rc;
 }
 
-/* What a process that was killed had followed is removed. */
+/* Removes the records of a process that was killed. */
 static int begin(struct power_cut *self)
 {
     static const char *const parts[] = {"folders", "data", "result"};
@@ -421,7 +422,8 @@ static int map_state(struct power_cut *self)
     return self->shared ? 0 : -1;
 }
 
-/* Opens PATH.powercut and locks it; who closed it last has removed it. Returns the lock, or -1 and errno. */
+/* Opens PATH.powercut and locks it; the last process to close it may have removed it. Returns the lock, or -1 and
+ * errno. */
 static int open_beside(struct power_cut *self)
 {
     for (;;) {

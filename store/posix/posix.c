@@ -36,8 +36,8 @@ struct posix_store {
     struct posix_direct direct;
     bool read_only, uses_uring, registered, in_caller;
     uint32_t threads;
-    char engine_reason[160];   /* why not io_uring */
-    char register_reason[160]; /* why no registered buffers */
+    char engine_reason[160];   /* why io_uring is not used */
+    char register_reason[160]; /* why buffers are not registered */
     char description[768];
 };
 
@@ -96,7 +96,7 @@ static int open_root(struct posix_store *self, const char *path, bool read_only,
     }
 }
 
-/* A file that has no name, or had one for a moment, to see whether and how files can be written. */
+/* An unnamed file, or one that has a name for a moment, to find out whether and how files can be written. */
 static int open_probe_file(const struct posix_store *self)
 {
     int fd = openat(self->names.root_fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
@@ -129,7 +129,7 @@ static int refuse_read_only(const struct posix_store *self, int sys_errno, struc
     return CB_ERR_SYSTEM;
 }
 
-/* Decides about O_DIRECT, and on the way finds out whether the store can be written. */
+/* Decides whether to use O_DIRECT, and also finds out whether the store is writable. */
 static int decide_direct(struct posix_store *self, const struct store_options *options, struct cb_err *err)
 {
     int fd = options->read_only ? -1 : open_probe_file(self);
@@ -168,7 +168,7 @@ static void set_capabilities(struct posix_store *self, uint32_t depth)
     };
 }
 
-/* Without io_uring where it was asked for, as many threads keep as many requests in flight. */
+/* If io_uring was requested but is unavailable, uses as many threads as there are requests in flight. */
 static int start_engine(struct posix_store *self, const struct store_options *options, struct cb_err *err)
 {
     struct posix_engine_setup setup = {
@@ -242,9 +242,9 @@ static const char *posix_describe(const struct backend *backend)
     return ((const struct posix_store *)backend)->description;
 }
 
-/* Direct I/O of scattered small pages falls apart into many device requests; huge pages keep them whole
- * (reads at 4 MiB were twice as fast on virtio). What is not there yet will come as huge pages, what is
- * there is gathered; a kernel that cannot loses nothing but that. */
+/* Direct I/O from scattered small pages falls apart into many device requests; huge pages keep it whole (reads at 4 MiB
+ * were twice as fast on virtio). Memory not yet touched will be allocated as huge pages; existing pages are collapsed.
+ * If the kernel cannot do that, only the speed is lost. */
 static void ask_for_huge_pages(const struct iovec *region)
 {
     uintptr_t start = ((uintptr_t)region->iov_base + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
@@ -280,7 +280,7 @@ static int object_new(const struct posix_store *self, const char *name, int fd, 
     return 0;
 }
 
-/* Opens with O_DIRECT if the store does; a read-only store learns only here that a file cannot. */
+/* Opens with O_DIRECT if the store does. In a read-only store, only this open shows whether a file supports it. */
 static int open_file(const struct posix_store *self, const char *name, int flags)
 {
     int direct = self->direct.possible ? O_DIRECT : 0;

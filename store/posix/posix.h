@@ -15,13 +15,13 @@ struct posix_object {
     struct backend_object base;
     int fd;                   /* O_DIRECT if block > 1 */
     int tail_fd;              /* buffered, for the bytes after the last whole block of a write; else -1 */
-    uint32_t block;           /* alignment that fd requires of offsets and lengths; 1 when buffered */
+    uint32_t block;           /* alignment of offsets and lengths that fd requires; 1 when buffered */
     struct disk_watch *watch; /* or NULL */
 };
 
 enum posix_step_kind { POSIX_STEP_WRITE, POSIX_STEP_READ, POSIX_STEP_SYNC, POSIX_STEP_CLOSE };
 
-/* One system call's worth. `segments` are consumed from the front as bytes move. */
+/* The arguments of one system call. `segments` are consumed from the front as bytes move. */
 struct posix_step {
     enum posix_step_kind kind;
     int fd;
@@ -40,7 +40,7 @@ struct posix_request {
     enum store_request_kind kind;
     struct posix_step step;
     uint64_t offset, wanted, done;
-    uint32_t tail_length; /* 0: none, or already sent */
+    uint32_t tail_length; /* 0: no tail, or already sent */
     uint32_t retries;
     int code, sys_errno;
     uint64_t completed_ns;
@@ -102,9 +102,9 @@ struct posix_direct {
     char reason[160]; /* if not possible */
 };
 
-/* Asks the kernel about an open, writable regular file, or tries. */
+/* Asks the kernel about an open, writable regular file, or tests it. */
 void posix_direct_probe(int fd, struct posix_direct *direct);
-/* The best answer for a read-only folder; its files may still fail. */
+/* The best guess for a read-only folder; opening a file may still fail. */
 void posix_direct_guess(int folder_fd, struct posix_direct *direct);
 
 /* ---- names under the folder (posix_names.c) ---- */

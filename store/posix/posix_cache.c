@@ -1,7 +1,7 @@
-/* The page cache of a file: drop it, and look what is left.
+/* The page cache of a file: drops it, and measures what is left.
  *
- * Dirty pages are written first, since they cannot be dropped. What mincore(2) says about a file that
- * we neither own nor may write is not the truth (the kernel hides it), so that counts as unknown. */
+ * Dirty pages are written first, since they cannot be dropped. For a file that we neither own nor may write, the kernel
+ * hides what mincore(2) would report, so its residency is unknown. */
 #include "store/posix/posix.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@ static bool kernel_tells(const struct posix_names *names, const char *name, cons
     return status->st_uid == geteuid() || faccessat(names->root_fd, name, W_OK, AT_EACCESS) == 0;
 }
 
-/* Resident pages of one chunk; negative errno where the kernel does not tell. */
+/* Resident pages of one chunk; negative errno if the kernel does not report them. */
 static int64_t count_resident(int fd, uint64_t offset, uint64_t length, unsigned char *vector, size_t page)
 {
     void *map = mmap(NULL, length, PROT_READ, MAP_SHARED, fd, (off_t)offset);
@@ -60,7 +60,7 @@ int posix_cache_drop(const struct posix_names *names, const char *name, double *
     if (fstat(fd, &status) != 0 || fdatasync(fd) != 0)
         rc = cb_fail_errno(err, errno, "syncing %s in store '%s' to drop its cache", name, names->root);
     if (!rc) {
-        int refused = posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); /* what is left shows below */
+        int refused = posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); /* what is left is measured below */
         if (status.st_size == 0)
             *resident_fraction = 0;
         else if (refused || !kernel_tells(names, name, &status))

@@ -41,7 +41,7 @@ static void possible(struct posix_direct *direct, uint32_t memory, uint32_t offs
     *direct = (struct posix_direct){.possible = true, .memory_alignment = memory, .block = block};
 }
 
-/* Returns whether the kernel knew. */
+/* Returns whether the kernel reported it. */
 static bool ask(int fd, struct posix_direct *direct)
 {
     struct statx status;
@@ -57,7 +57,7 @@ static bool ask(int fd, struct posix_direct *direct)
     return true;
 }
 
-/* For example a tmpfs, which has no device. */
+/* For example, a tmpfs has no device. */
 static bool is_in_memory(int fd)
 {
     struct statfs status;

@@ -77,7 +77,7 @@ static int sync_one(const struct posix_names *self, const char *folder, struct c
     int fd = openat(self->root_fd, *folder ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int failed = fd < 0 ? errno : sync_fd(self, fd);
     if (failed == EINVAL)
-        failed = 0; /* a file system whose folders cannot be synced has nothing to make durable */
+        failed = 0; /* a file system that cannot sync folders cannot make them durable */
     if (fd >= 0)
         close(fd);
     return failed ? cb_fail_errno(err, failed, "syncing folder '%s' in store '%s'", folder, self->root) : 0;
@@ -151,12 +151,12 @@ int posix_names_publish(const struct posix_names *self, const char *name, const 
     if (self->durable)
         rc = sync_chain(self, name, slash ? (size_t)(slash - name) : 0, err);
     if (rc)
-        unlinkat(self->root_fd, name, 0); /* what is said to have failed must not be seen as done */
+        unlinkat(self->root_fd, name, 0); /* an object whose publication failed must not be visible */
     return rc;
 }
 
-/* Reads the current contents directly into the buffer, since "small" objects had up to 124 MB. If it fails or is
- * short, so will the loop that follows. */
+/* Reads the contents directly into the buffer, since "small" objects had up to 124 MB. If this read fails or is short,
+ * the loop below does the same and reports it. */
 static void read_known(int fd, struct buf *out)
 {
     struct stat status;
@@ -233,7 +233,7 @@ struct listing {
     void *context;
     struct cb_err *err;
     uint32_t depth;      /* folders that may still be entered below this one */
-    bool searches;       /* folders that we may not enter are not our business */
+    bool searches;       /* folders that we may not enter are skipped */
     char path[PATH_MAX]; /* of the current folder, then of an entry */
 };
 

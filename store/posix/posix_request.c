@@ -24,7 +24,7 @@ void posix_request_fail(struct posix_request *self, int code, int sys_errno)
     self->completed_ns = clock_monotonic_ns();
 }
 
-/* Takes the tail off the last segment, which holds all of it: the others are whole blocks. */
+/* Takes the tail off the last segment, which contains all of it: the others are whole blocks. */
 static void cut_tail(struct posix_request *self, uint32_t length)
 {
     struct iovec *last = &self->segments[self->step.segment_count - 1];
@@ -69,8 +69,8 @@ static void begin_transfer(struct posix_request *self, const struct backend_requ
         start_tail_write(self);
 }
 
-/* Without a sync, closing a descriptor tells what a network file system could not write: a copy, since the object stays
- * open. */
+/* Without a sync, closing a descriptor reports the bytes that a network file system failed to write. Closes a copy,
+ * since the object stays open. */
 static bool begin_finish(struct posix_request *self, bool durable)
 {
     self->step = (struct posix_step){.kind = POSIX_STEP_SYNC, .fd = self->object->fd};
@@ -124,7 +124,7 @@ static void consume(struct posix_step *step, uint64_t bytes)
 
 static bool advance_failed(struct posix_request *self, int sys_errno)
 {
-    bool may_retry = self->step.kind != POSIX_STEP_CLOSE; /* which frees the number, whatever it returns */
+    bool may_retry = self->step.kind != POSIX_STEP_CLOSE; /* close frees the descriptor, whatever it returns */
     if (may_retry && (sys_errno == EINTR || sys_errno == EAGAIN) && self->retries++ < MAX_RETRIES)
         return true;
     if (sys_errno == ECANCELED)
@@ -134,8 +134,8 @@ static bool advance_failed(struct posix_request *self, int sys_errno)
     return false;
 }
 
-/* A read ends when all is there, or at the end of the file, which a direct read shows by a transfer
- * that is no whole number of blocks. */
+/* A read ends when all bytes are there, or at the end of the file; a direct read recognises that by a transfer that is
+ * not a whole number of blocks. */
 static bool advance_read(struct posix_request *self, uint64_t moved)
 {
     uint64_t whole = self->wanted - self->tail_length;
@@ -153,7 +153,7 @@ static bool advance_read(struct posix_request *self, uint64_t moved)
 static bool advance_write(struct posix_request *self, uint64_t moved)
 {
     if (moved == 0 || (self->step.fd == self->object->fd && moved % self->object->block != 0)) {
-        posix_request_fail(self, CB_ERR_SYSTEM, EIO); /* no progress that could be continued */
+        posix_request_fail(self, CB_ERR_SYSTEM, EIO); /* too little progress to continue */
         return false;
     }
     if (self->step.segment_count > 0)
@@ -216,7 +216,7 @@ int posix_requests_new(uint32_t depth, uint32_t block, struct posix_request **re
     char *memory = aligned_alloc(alignment, total);
     if (!memory)
         return alloc_fail(err, "for %u requests in flight", depth);
-    memset(memory, 0, total); /* touched now, not in the data path */
+    memset(memory, 0, total); /* touched now, so that the data path has no page faults */
     struct posix_request *made = (struct posix_request *)(void *)memory;
     struct iovec *segments = (struct iovec *)(void *)(made + depth);
     for (uint32_t i = 0; i < depth; i++) {

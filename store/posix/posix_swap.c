@@ -1,5 +1,6 @@
-/* Replacing a small file only if it is what it was: an exclusive link makes it, and a record lock guards its replacement.
- * Unlike a lock of flock(), a record lock on a file of a distributed file system holds between its machines. */
+/* Replaces a small file only if it has the expected contents: an exclusive link creates it, and a record lock guards
+ * its replacement. Unlike a lock of flock(), a record lock on a file of a distributed file system holds between its
+ * machines. */
 #include "store/posix/posix.h"
 
 #include <errno.h>
@@ -15,7 +16,7 @@
 #include "core/path.h"
 
 #define MOST_BYTES 65536
-/* A lock is held for a few system calls; a holder that takes longer is stopped or cut off. */
+/* A lock is held for a few system calls; a holder that takes longer is stopped or disconnected. */
 #define LOCK_NS (10 * NS_PER_S)
 #define LOCK_RETRY_NS (5 * NS_PER_MS)
 
@@ -25,9 +26,9 @@ static int refuse(const struct posix_names *self, const char *name, struct cb_er
                    self->root);
 }
 
-/* ---- making it ---- */
+/* ---- creating ---- */
 
-/* Where there are no hard links: an empty file first decides who makes it. */
+/* Without hard links: an exclusively created empty file first decides who may create it. */
 static int create_and_rename(const struct posix_names *self, const char *temporary, const char *name)
 {
     int fd = openat(self->root_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -37,7 +38,8 @@ static int create_and_rename(const struct posix_names *self, const char *tempora
     return renameat(self->root_fd, temporary, self->root_fd, name) == 0 ? 0 : errno;
 }
 
-/* A file server whose answer was lost is asked again, and then reports its own link. */
+/* A network file system repeats a link whose reply was lost, and then reports that the name exists: the first try made
+ * it. */
 static bool has_two_links(const struct posix_names *self, const char *temporary)
 {
     struct stat status;
@@ -70,9 +72,9 @@ static int create(const struct posix_names *self, const char *name, const char *
     return posix_names_sync_folder(self, temporary, err);
 }
 
-/* ---- replacing it ---- */
+/* ---- replacing ---- */
 
-/* 0, or an errno. Without record locks *guarded becomes false, which is no error. */
+/* 0, or an errno. If there are no record locks, *guarded becomes false, which is not an error. */
 static int lock(int fd, bool *guarded)
 {
     uint64_t give_up_ns = clock_monotonic_ns() + LOCK_NS;
@@ -89,8 +91,8 @@ static int lock(int fd, bool *guarded)
     return 0;
 }
 
-/* Opens and locks the file that has the name once it is locked. It is opened anew to find out, since the names of a
- * network file system are looked up anew then. */
+/* Opens and locks the file, then checks that the name still belongs to it. It does so by opening the name again, since
+ * a network file system then looks it up anew. */
 static int open_locked(const struct posix_names *self, const char *name, int *locked, bool *guarded, struct cb_err *err)
 {
     struct stat mine, current;
@@ -138,6 +140,6 @@ int posix_names_swap(const struct posix_names *self, const char *name, const cha
         rc = posix_names_publish(self, name, after, strlen(after), err);
     else if (futimens(fd, NULL) != 0)
         rc = cb_fail_errno(err, errno, "setting the time of %s in store '%s'", name, self->root);
-    close(fd); /* ends the lock */
+    close(fd); /* releases the lock */
     return rc;
 }

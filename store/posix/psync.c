@@ -15,12 +15,12 @@
 #include "store/posix/posix.h"
 
 struct ring {
-    uint32_t *slots; /* room for depth */
+    uint32_t *slots; /* holds `depth` of them */
     uint32_t head, count;
 };
 
-/* A slot is in `queued`, with a thread, or in `finished`; the lock guards both rings and `stopping`.
- * `cancels` grows with every cancel: a thread gives up a request between steps when it has. */
+/* A slot is in `queued`, with a thread, or in `finished`; the lock guards both rings and `stopping`. `cancels` grows
+ * with every cancel: a thread gives up its request between steps if it has grown. */
 struct psync {
     struct posix_engine base;
     struct posix_request *requests;

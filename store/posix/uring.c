@@ -30,7 +30,7 @@ struct uring {
     struct io_uring ring;
     struct posix_request *requests;
     uint32_t depth;
-    bool durable, stopping; /* stopping: from a cancel until everything has ended */
+    bool durable, stopping; /* set by a cancel until everything has ended */
     struct region *regions;
     uint32_t region_count;
     bool *in_kernel;
@@ -54,7 +54,7 @@ static void uring_free(struct posix_engine *engine)
     free(self);
 }
 
-/* The registered buffer that contains all of a segment, or -1. */
+/* The registered buffer that contains the whole segment, or -1. */
 static int find_region(const struct uring *self, const struct iovec *segment)
 {
     uintptr_t start = (uintptr_t)segment->iov_base, end = start + segment->iov_len;

@@ -19,18 +19,18 @@
 
 #ifdef HAVE_CURL
 
-/* Enough for a part of small tensors; what does not fit is copied by the caller. */
+/* Enough for a part of small tensors; longer lists are copied by the caller. */
 #define MAX_SEGMENTS 4096
 
 struct s3_slot {
     struct s3_call call;
-    struct iovec *segments; /* copies: a call needs them until it is done */
+    struct iovec *segments; /* copies, valid until the call is done */
     struct s3_object *object;
     enum store_request_kind kind;
     uint32_t segment_count;
     uint64_t offset, bytes;
-    bool begins;         /* a part's call that first asks for the upload */
-    bool is_short;       /* a read that ends behind the object's end */
+    bool begins;         /* a part whose call first requests the upload */
+    bool is_short;       /* a read beyond the object's end */
     enum s3_finish step; /* of a FINISH */
 };
 
@@ -43,8 +43,8 @@ struct s3_store {
     struct iovec *segments; /* of all slots */
     struct backend_completion *ready;
     uint32_t ready_count;
-    bool cancelled;                                      /* nothing begins any more */
-    enum { CRC_UNKNOWN, CRC_COMPARED, CRC_IGNORED } crc; /* what the server made of the CRC-32C of a body */
+    bool cancelled;                                      /* nothing new may start */
+    enum { CRC_UNKNOWN, CRC_COMPARED, CRC_IGNORED } crc; /* whether the server checks the CRC-32C of a body */
     char description[768];
 };
 
@@ -66,7 +66,7 @@ static void s3_free(struct backend *backend)
     free(self);
 }
 
-/* The checksum by which the server detects a body that was damaged in transit. */
+/* The checksum with which the server detects a body that was damaged in transit. */
 static const char *protection(const struct s3_store *self)
 {
     switch (self->client->session.options.checksum) {
@@ -103,7 +103,7 @@ static void describe(struct s3_store *self)
 static int allocate(struct s3_store *self, uint32_t depth, struct cb_err *err)
 {
     self->slots = calloc(depth, sizeof *self->slots);
-    self->segments = calloc((size_t)depth * MAX_SEGMENTS, sizeof *self->segments); /* touched as far as it is used */
+    self->segments = calloc((size_t)depth * MAX_SEGMENTS, sizeof *self->segments); /* touched up to the used length */
     self->ready = calloc(depth, sizeof *self->ready);
     if (!self->slots || !self->segments || !self->ready)
         return alloc_fail(err, "for %" PRIu32 " requests to S3", depth);
@@ -167,7 +167,7 @@ static const char *s3_describe(const struct backend *backend)
 
 static void s3_register(struct backend *backend, const struct iovec *regions, uint32_t count)
 {
-    (void)backend, (void)regions, (void)count; /* sockets know no registered memory */
+    (void)backend, (void)regions, (void)count; /* sockets cannot use registered memory */
 }
 
 /* --- objects --- */
@@ -213,7 +213,7 @@ static uint32_t number_of(const struct s3_store *self, const struct s3_slot *slo
     return (uint32_t)(slot - self->slots);
 }
 
-/* The slot's request has ended without a call, or after its last one. */
+/* The slot's request ended without a call, or after its last call. */
 static void complete(struct s3_store *self, struct s3_slot *slot, int code)
 {
     if (!code && slot->is_short)
@@ -268,7 +268,7 @@ static void begin_transfer(struct s3_store *self, struct s3_slot *slot)
     }
 }
 
-/* The upload that a part and those behind it waited for has begun, or not. */
+/* The upload that a part and the parts after it waited for has begun, or has failed. */
 static void end_begin(struct s3_store *self, struct s3_slot *slot)
 {
     struct s3_object *object = slot->object;
@@ -333,14 +333,14 @@ static int s3_submit(struct backend *backend, const struct backend_request *requ
     self->cancelled = false;
     for (size_t i = 0; i < count; i++)
         begin_request(self, &requests[i]);
-    /* Bytes begin to move, and those under way go on. What fails here fails again when it is waited for. */
+    /* Sends new bytes and continues with those in flight. An error here is repeated by poll, which reports it. */
     int rc = s3_pool_drive(self->pool, 0, err);
     (void)rc;
     return 0;
 }
 
-/* A server that compared a CRC-32C says so in its answer; one that does not know it says nothing. Once it said
- * nothing, that is what the run is told. */
+/* A server that checked a CRC-32C says so in its reply; a server that does not support it says nothing. After one reply
+ * without it, the run is reported as unprotected. */
 static void take_protection(struct s3_store *self, const struct s3_call *call)
 {
     if (!call->crc32c[0] || self->crc == CRC_IGNORED || (self->crc == CRC_COMPARED && call->answer.has_crc32c))
@@ -398,7 +398,7 @@ static void s3_cancel(struct backend *backend)
     s3_pool_cancel(s3_of(backend)->pool);
 }
 
-/* --- small things --- */
+/* --- small operations --- */
 
 static int s3_publish(struct backend *backend, const char *name, const void *bytes, size_t len, struct cb_err *err)
 {

@@ -1,4 +1,4 @@
-/* S3 operations beyond a store: unfinished uploads, and what a connection really uses.
+/* S3 operations beyond a store: unfinished uploads, and the settings that a connection really uses.
  *
  * A client belongs to one thread at a time; every call blocks until it is done or given up (s3.deadline). Error
  * messages contain the request, the server's message and its request id, but no secrets. */
@@ -15,7 +15,7 @@
 
 struct s3_client;
 
-/* `rank`: of the caller, 0 if there are no ranks. `options` NULL: every s3.* key at its default. Fails without
+/* `rank` is the caller's, or 0 if there are no ranks. `options` NULL: the default of every s3.* key. Fails without
  * credentials, and if the endpoint has no address. */
 int s3_client_open(const char *uri, const struct s3_options *options, uint32_t rank, struct s3_client **client,
                    struct cb_err *err) CB_MUST_CHECK;
@@ -31,7 +31,7 @@ struct s3_facts {
     const char *const *addresses;   /* of the endpoint: "::ADDRESS:PORT" */
     size_t address_count;           /* 0: resolved by a proxy */
     int64_t clock_offset_ns;        /* server clock minus ours, from the last reply; to a second */
-    long status;                    /* of the last reply; 0: none */
+    long status;                    /* of the last reply; 0 if there was none */
     const char *code;               /* S3's error code ("AccessDenied"), or "" */
 };
 void s3_client_facts(const struct s3_client *self, struct s3_facts *facts);
@@ -62,9 +62,9 @@ typedef int (*s3_upload_fn)(void *context, const struct s3_upload *upload, struc
 /* Uploads under the URI's prefix and `folder` ("" for all). `each` must not use the client. */
 int s3_client_list_uploads(struct s3_client *self, const char *folder, s3_upload_fn each, void *context,
                            struct cb_err *err) CB_MUST_CHECK;
-/* Succeeds if it is gone. */
+/* Succeeds if the upload is gone. */
 int s3_client_abort_upload(struct s3_client *self, const char *key, const char *id, struct cb_err *err) CB_MUST_CHECK;
-/* Aborts all uploads under a folder; *count is their number. Agents call it after their ranks were killed. */
+/* Aborts all uploads under a folder; *count is their number. Agents call this after killing their ranks. */
 int s3_client_abort_uploads(struct s3_client *self, const char *folder, uint64_t *count,
                             struct cb_err *err) CB_MUST_CHECK;
 /* Whether the bucket is accessible with these credentials (HEAD of the bucket). */

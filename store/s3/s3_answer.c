@@ -103,7 +103,7 @@ void s3_answer_take_line(struct s3_answer *self, const char *line, size_t len)
 {
     char text[1024];
     if (len >= sizeof text)
-        return; /* longer than any header that we read */
+        return; /* longer than any header that we use */
     memcpy(text, line, len);
     text[len] = '\0';
     text[strcspn(text, "\r\n")] = '\0';

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #define S3_ETAG_BYTES 96
-#define S3_MARK "x-amz-meta-ckptbench-upload" /* metadata of ours: which upload an object is of */
+#define S3_MARK "x-amz-meta-ckptbench-upload" /* our own metadata: the upload that created an object */
 #define S3_MARK_BYTES 33
 
 struct s3_answer {
@@ -18,9 +18,9 @@ struct s3_answer {
     uint64_t date_ns;
     uint64_t modified_ns;     /* Last-Modified; 0: absent */
     char etag[S3_ETAG_BYTES]; /* with its quotes */
-    char mark[S3_MARK_BYTES]; /* "": none */
+    char mark[S3_MARK_BYTES]; /* "" if there is none */
     char request_id[96];
-    char region[64];   /* the bucket's, if the server says that it is another one */
+    char region[64];   /* the bucket's region, if the server reports that it is another one */
     char code[64];     /* of the error document */
     char message[320]; /* of the error document */
 };

@@ -13,7 +13,7 @@
 #ifdef HAVE_CURL
 #include <curl/curl.h>
 
-/* An answer that is no data: a page of a list (1,000 keys of 1 KiB, escaped) is the longest. */
+/* Limit of a reply without object data; the longest is a page of a list (1,000 keys of 1 KiB, escaped). */
 #define ANSWER_MAX_BYTES ((size_t)16 << 20)
 #define LINES_MAX_BYTES 65536
 #define RECEIVE_BUFFER_BYTES (256 * 1024L)
@@ -42,7 +42,7 @@ void s3_call_release(struct s3_call *self)
     self->session = NULL;
 }
 
-/* --- what to ask --- */
+/* --- composing --- */
 
 static int ask(struct s3_call *self, enum s3_method method, const char *prefix, const char *key, struct cb_err *err)
 {
@@ -125,7 +125,7 @@ static void rewind_cursor(struct s3_cursor *self)
     self->moved = 0;
 }
 
-/* The longest piece at the cursor, at most `most`; moves behind it. */
+/* The longest piece at the cursor, at most `most` bytes; advances the cursor. */
 static char *next_piece(struct s3_cursor *self, size_t most, size_t *len)
 {
     while (self->index < self->count && self->inside == self->segments[self->index].iov_len) {
@@ -161,7 +161,7 @@ static size_t give_body(char *to, size_t size, size_t count, void *context)
     return given;
 }
 
-/* curl found a kept connection dead and sends again on another. */
+/* curl calls this if a kept connection was dead, and sends again on another. */
 static int rewind_body(void *context, curl_off_t offset, int origin)
 {
     struct s3_call *self = context;
@@ -188,8 +188,8 @@ static size_t take_line(char *line, size_t size, size_t count, void *context)
     return size * count;
 }
 
-/* Whether an answer is the rest of the range; what an earlier attempt brought is kept, so no byte of another place may
- * be taken. */
+/* Whether a reply contains the rest of the range. The bytes of earlier attempts are kept, so the reply must continue
+ * exactly after them. */
 static bool is_range(const struct s3_call *self)
 {
     const struct s3_answer *answer = &self->answer;
@@ -210,7 +210,7 @@ static size_t take_body(char *bytes, size_t size, size_t count, void *context)
         return self->answer_body.code ? 0 : len;
     }
     if (!is_range(self) || len > self->into.total - self->into.moved)
-        return 0; /* something else, or more than was asked for: the attempt ends */
+        return 0; /* another range, or more than was requested: ends the attempt */
     char *piece;
     while (taken < len && (piece = next_piece(&self->into, len - taken, &piece_len))) {
         memcpy(piece, bytes + taken, piece_len);
@@ -225,7 +225,7 @@ static void compute_checksum(struct s3_call *self)
 {
     enum s3_checksum checksum = self->is_data ? self->session->options.checksum : S3_CHECKSUM_SHA256;
     if (self->payload_hash[0])
-        return; /* of an earlier attempt: the bytes are the same */
+        return; /* from an earlier attempt, with the same bytes */
     if (self->body.total == 0) {
         memcpy(self->payload_hash, S3_EMPTY_HASH, sizeof S3_EMPTY_HASH);
     } else if (checksum == S3_CHECKSUM_SHA256) {
@@ -266,7 +266,7 @@ static int compose_lines(struct s3_call *self, struct cb_err *err)
     return s3_session_headers(self->session, &outgoing, &self->scratch, &self->lines, &self->signed_with, err);
 }
 
-/* Over the lines, and one that keeps curl from waiting for a "100 Continue". */
+/* Makes curl's list from the header lines; an empty "Expect:" keeps curl from waiting for a "100 Continue". */
 static void link_lines(struct s3_call *self)
 {
     size_t count = 0;
@@ -331,8 +331,8 @@ static long connect_timeout_ms(const struct s3_call *self)
     return ms < 1 ? 1 : ms > 3600000 ? 3600000 : (long)ms;
 }
 
-/* Calls are spread over the addresses, and each stays with its own, where its connection is; another attempt goes to
- * the next, and after a full round to what curl finds. */
+/* Calls are spread over the addresses. Each call keeps its address, where its connection is; a retry goes to the next
+ * address, and after all of them to the one that curl chooses. */
 static struct curl_slist *address_of(struct s3_call *self)
 {
     const struct s3_session *session = self->session;
@@ -342,7 +342,7 @@ static struct curl_slist *address_of(struct s3_call *self)
     return &self->address_node;
 }
 
-/* Those of one address are spread over the interfaces, so that each address is reached from each of them. */
+/* Calls to one address are spread over the interfaces, so that each address is reached from every interface. */
 static void set_interface(const struct s3_call *self)
 {
     const struct s3_session *session = self->session;
@@ -401,7 +401,7 @@ int s3_call_prepare(struct s3_call *self, struct cb_err *err)
     return 0;
 }
 
-/* --- what became of it --- */
+/* --- the outcome --- */
 
 static enum s3_failure class_of_curl(CURLcode code)
 {
@@ -419,7 +419,7 @@ static enum s3_failure class_of_curl(CURLcode code)
         return S3_FAILURE_FATAL;
     case CURLE_OPERATION_TIMEDOUT:
         return S3_FAILURE_STALLED;
-    case CURLE_WRITE_ERROR: /* our callback refused what came */
+    case CURLE_WRITE_ERROR: /* our callback rejected the data */
     case CURLE_WEIRD_SERVER_REPLY:
         return S3_FAILURE_SERVER;
     default:
@@ -427,7 +427,7 @@ static enum s3_failure class_of_curl(CURLcode code)
     }
 }
 
-/* What a user can do where there was no answer; "" where the sentence says it all. */
+/* Advice for a request without a reply; "" if the message needs none. */
 static const char *hint_at_connection(const struct s3_call *self)
 {
     switch (self->curl_code) {
@@ -451,7 +451,7 @@ static const char *hint_at_connection(const struct s3_call *self)
     }
 }
 
-/* The same about an answer. */
+/* The same for a reply. */
 static void hint(const struct s3_call *self, char *text, size_t room)
 {
     struct s3_session *session = self->session;
@@ -471,13 +471,13 @@ static void hint(const struct s3_call *self, char *text, size_t room)
         snprintf(text, room, "; make it, or name another");
     else if (answer->status == 412)
         snprintf(text, room, "; the object was replaced while it was being read");
-    else if (!answer->code[0] && self->method != S3_HEAD) /* which S3 never leaves out of an answer that has a body */
+    else if (!answer->code[0] && self->method != S3_HEAD) /* S3 always includes it in a reply with a body */
         snprintf(text, room, "; is %.250s an S3 server (s3.endpoint, AWS_ENDPOINT_URL), with no proxy before it?",
                  session->endpoint.host);
     pthread_mutex_unlock(&session->lock);
 }
 
-/* The reason of the last failure, without what was asked for. */
+/* The cause of the last failure, without the name of the request. */
 static void describe_failure(const struct s3_call *self, char *text, size_t room)
 {
     const struct s3_answer *answer = &self->answer;
@@ -572,7 +572,7 @@ uint64_t s3_call_again(struct s3_call *self, enum s3_failure failure)
 {
     uint64_t moved = self->body.moved;
     bool keeps = failure == S3_FAILURE_CONNECTION || failure == S3_FAILURE_STALLED || failure == S3_FAILURE_THROTTLED;
-    /* The rest must be of the same object, and there must be one. */
+    /* The rest must come from the same version of the object, so that version must be known. */
     if (!keeps || !self->if_match[0] || self->into.moved == self->into.total) {
         moved += self->into.moved;
         rewind_cursor(&self->into);
@@ -586,7 +586,7 @@ void s3_call_give_up(struct s3_call *self, const char *why)
     describe_failure(self, reason, sizeof reason);
     if (self->part > 0)
         snprintf(part, sizeof part, ", part %" PRIu32, self->part);
-    bool by_path = self->session->endpoint.base[0]; /* then the path begins with the bucket */
+    bool by_path = self->session->endpoint.base[0]; /* if so, the path begins with the bucket */
     snprintf(self->detail, sizeof self->detail, "%s %.63s%.260s%s: %.400s", method_names[self->method],
              by_path ? "" : self->session->bucket, self->path + (by_path ? 1 : 0), part, reason);
     size_t at = strlen(self->detail);

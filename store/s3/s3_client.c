@@ -11,9 +11,9 @@
 #ifdef HAVE_CURL
 
 #define DOCUMENT_MAX_BYTES ((size_t)4 << 20)
-/* A small object that is not so small is read in pieces of this. */
+/* Larger "small" objects are read in pieces of this size. */
 #define PIECE_BYTES (UINT64_C(64) << 20)
-/* What is left behind all the same is found by `ckptbench s3 clean`. */
+/* `ckptbench s3 clean` finds what is left behind all the same. */
 #define HURRY_ATTEMPTS 2
 #define HURRY_DEADLINE_NS (10 * NS_PER_S)
 
@@ -139,8 +139,8 @@ static int ask_head(struct s3_client *self, const char *name, s3_check_fn check,
     return s3_client_run(self, err);
 }
 
-/* A refused HEAD has no body that says why, and what mends a wrong clock or old credentials goes by that. A list of
- * one object is refused for the same reason, and says it; where it is not, the first question is asked again. */
+/* A refused HEAD has no body with the reason, which is needed to correct the clock or to renew credentials. Listing one
+ * object is refused for the same reason and reports it. If listing succeeds, the HEAD is repeated. */
 static int head(struct s3_client *self, const char *name, s3_check_fn check, struct cb_err *err)
 {
     int rc = ask_head(self, name, check, err);
@@ -201,7 +201,7 @@ int s3_client_check_bucket(struct s3_client *self, struct cb_err *err)
 
 int s3_client_put(struct s3_client *self, const char *name, const void *bytes, size_t len, struct cb_err *err)
 {
-    struct iovec segment = {.iov_base = (void *)bytes, .iov_len = len}; /* only read */
+    struct iovec segment = {.iov_base = (void *)bytes, .iov_len = len}; /* read-only */
     int rc = s3_call_ask(&self->call, S3_PUT, name, err);
     if (rc)
         return rc;

@@ -18,7 +18,7 @@
 #define PROCESS_TIMEOUT_NS (60 * NS_PER_S)
 #define CONTAINER_TIMEOUT_NS (5 * NS_PER_S)
 #define METADATA_TIMEOUT_NS (1 * NS_PER_S)
-/* New ones are asked for so long before the old ones end; AWS's own tools take 10 to 15 minutes. */
+/* Time before expiry at which new ones are requested; AWS's own tools use 10 to 15 minutes. */
 #define REFRESH_BEFORE_NS (10 * 60 * NS_PER_S)
 #define CONTAINER_ADDRESS "http://169.254.170.2"
 #define METADATA_ADDRESS "http://169.254.169.254"
@@ -50,7 +50,7 @@ bool s3_parse_time(const char *text, uint64_t *wall_ns)
     return true;
 }
 
-/* Copies a value that must fit: a key that was cut would fail as a wrong signature. */
+/* Copies a value, or fails if it does not fit: a truncated key would fail as a wrong signature. */
 static bool copy_value(const char *from, char *to, size_t room)
 {
     size_t len = strlen(from);
@@ -92,7 +92,7 @@ int s3_credentials_parse(const char *what, const char *text, size_t len, bool is
 {
     struct json_value *root;
     struct s3_credentials made = {0};
-    if (json_parse(text, len, &root, NULL) != 0) /* its sentence could quote a secret */
+    if (json_parse(text, len, &root, NULL) != 0) /* its message could quote a secret */
         return refuse(what, "it is not JSON", err);
     int rc = take_document(what, root, is_process, &made, err);
     json_value_free(root);
@@ -104,7 +104,7 @@ int s3_credentials_parse(const char *what, const char *text, size_t len, bool is
     return rc;
 }
 
-/* --- the places. Each sets *found, or fails where it has something that does not work. --- */
+/* --- sources: each sets *found, or fails if it is present but does not work --- */
 
 static int from_environment(struct s3_credentials *credentials, bool *found, struct cb_err *err)
 {
@@ -209,7 +209,7 @@ static int fetch_document(const struct s3_fetch *request, const char *what, stru
     return rc;
 }
 
-/* The header that a container's service asks for: a token, given or in a file. "" for none. */
+/* The header that a container's service requires: a token, from the environment or a file. "" without one. */
 static int container_token(char *header, size_t room, struct cb_err *err)
 {
     const char *token = getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN"),
@@ -250,7 +250,7 @@ static int from_container(struct s3_credentials *credentials, bool *found, struc
     return rc;
 }
 
-/* IMDSv2: a token, the name of the role, its credentials. No answer means that this is no such machine. */
+/* IMDSv2: a token, the name of the role, its credentials. Without a reply this machine has no such service. */
 static int from_metadata(struct s3_credentials *credentials, bool *found, struct cb_err *err)
 {
     const char *disabled = getenv("AWS_EC2_METADATA_DISABLED"), *given = getenv("AWS_EC2_METADATA_SERVICE_ENDPOINT");
@@ -284,7 +284,7 @@ static int from_metadata(struct s3_credentials *credentials, bool *found, struct
     return rc == CB_ERR_NOT_FOUND ? 0 : rc; /* a machine without a role */
 }
 
-/* A profile that exists, but says how to get credentials in a way that is not spoken here. */
+/* A profile that exists, but uses a way to get credentials that is not supported. */
 static int check_profile(const char *profile, bool asked_for, struct cb_err *err)
 {
     static const char *const others[] = {"sso_session", "sso_start_url", "role_arn", "web_identity_token_file"};

@@ -1,8 +1,8 @@
-/* Credentials: where they are found, and that secrets stay here.
+/* Credentials: finds them, and keeps secrets inside this module.
  *
- * In this order, as the AWS tools have it: the environment (unless a profile is asked for by key), the credentials file,
- * the config file (keys, or credential_process), a container's address, the machine's metadata (IMDSv2). Only `source`
- * may be shown. */
+ * Sources in the order of the AWS tools: the environment (unless a key selects a profile), the credentials file, the
+ * config file (keys, or credential_process), a container's address, the machine's metadata (IMDSv2). Only `source` may
+ * be shown. */
 #ifndef STORE_S3_S3_CREDENTIALS_H
 #define STORE_S3_S3_CREDENTIALS_H
 
@@ -14,7 +14,7 @@
 
 struct s3_credentials {
     char access_key[160], secret_key[160];
-    char session_token[8192]; /* "": none */
+    char session_token[8192]; /* "" if there is none */
     uint64_t expires_ns;      /* wall clock; 0: never */
     char source[320];         /* "environment", "profile default in ~/.aws/credentials" */
 };
@@ -22,11 +22,11 @@ struct s3_credentials {
 /* Blocking: may ask a server or start a program. `profile` is the s3.profile key, "" for none. */
 int s3_credentials_find(const char *profile, struct s3_credentials *credentials, struct cb_err *err) CB_MUST_CHECK;
 void s3_credentials_wipe(struct s3_credentials *credentials);
-/* Whether they should be looked for again, being within minutes of their end. */
+/* Whether to look for new ones because they are about to expire. */
 bool s3_credentials_are_old(const struct s3_credentials *credentials, uint64_t wall_ns);
 
-/* What a credential_process prints, and what containers and machines answer. Sentences never quote it. `what` opens
- * them; `is_process` asks for "Version": 1. Pure. */
+/* Parses the output of a credential_process or the reply of a container or machine. Messages never quote it. `what`
+ * begins them; `is_process` requires "Version": 1. Pure. */
 int s3_credentials_parse(const char *what, const char *text, size_t len, bool is_process,
                          struct s3_credentials *credentials, struct cb_err *err) CB_MUST_CHECK;
 /* "2026-11-21T12:00:00Z", fractions and "+00:00" allowed. Pure. */

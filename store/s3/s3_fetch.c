@@ -1,4 +1,4 @@
-/* Small exchanges. Knows curl's easy interface; nothing of S3. */
+/* Small HTTP exchanges with curl's easy interface; knows nothing of S3. */
 #include "store/s3/s3_fetch.h"
 
 #include "core/alloc.h"

@@ -14,7 +14,7 @@
 
 /* --- documents --- */
 
-/* The names of a list's elements, below its root; NULL if it lacks one. */
+/* The names of a list's elements, below its root; NULL for a name that the list does not have. */
 struct page_form {
     const char *what, *root, *item, *key, *id, *size, *begun, *token, *next_key, *next_id;
 };
@@ -103,7 +103,7 @@ static bool take_value(struct page_reader *self, const char *path, const char *t
     else if (is_named(form->size, path))
         return self->has_size = parse_size(text, &self->number);
     else if (is_named(form->begun, path) && !s3_parse_time(text, &self->number))
-        self->number = 0; /* not known */
+        self->number = 0; /* unknown */
     return true;
 }
 

@@ -17,26 +17,26 @@
 #ifdef HAVE_CURL
 
 #define EVENTS 64
-/* How often calls are looked at for stalls and deadlines. */
+/* Interval of the checks for stalls and deadlines. */
 #define LOOK_NS (50 * NS_PER_MS)
 
-/* Calls in a row, by their `next`. */
+/* A queue of calls, linked by their `next`. */
 struct call_list {
     struct s3_call *first, *last;
     uint32_t count;
 };
 
-/* Every call that was started and not taken is in exactly one of: queued, running, waiting, done. */
+/* Every call that was started and not fetched is in exactly one of: queued, running, waiting, done. */
 struct s3_loop {
     struct s3_session *session;
     CURLM *multi;
     int epoll_fd, wake_fd;
-    uint64_t timer_ns; /* when curl wants to be called; UINT64_MAX: never */
-    uint64_t look_ns;  /* when running calls are looked at again */
+    uint64_t timer_ns; /* when curl's timer expires; UINT64_MAX: never */
+    uint64_t look_ns;  /* when running calls are checked again */
     struct s3_window window;
     struct call_list queued, running, waiting, done;
     struct store_statistics statistics;
-    uint64_t counted_ns; /* up to where throttled_ns has been counted */
+    uint64_t counted_ns; /* throttled_ns has been counted up to this time */
     uint64_t random;
     bool woken;
     uint32_t capacity;
@@ -162,7 +162,7 @@ struct store_statistics *s3_loop_statistics(struct s3_loop *self)
     return &self->statistics;
 }
 
-/* --- what happens to a call --- */
+/* --- the outcome of a call --- */
 
 static uint64_t next_random(struct s3_loop *self)
 {
@@ -207,7 +207,7 @@ static void count_retry(struct store_statistics *statistics, enum s3_failure fai
         failure == S3_FAILURE_SERVER || failure == S3_FAILURE_EXPIRED || failure == S3_FAILURE_SKEWED;
 }
 
-/* Whether new credentials or the server's time make another attempt worth while; once each a call. */
+/* Whether new credentials or the server's time justify another attempt; at most one of each per call. */
 static bool can_mend(struct s3_call *call, enum s3_failure failure, char why[512])
 {
     struct cb_err err = {0};
@@ -298,7 +298,7 @@ static void start_queued(struct s3_loop *self)
         begin_attempt(self, take_first(&self->queued));
 }
 
-/* Those whose backoff is over queue first: they have waited longest. */
+/* Queues those whose backoff is over first: they have waited longest. */
 static void start_waiting(struct s3_loop *self, uint64_t now_ns)
 {
     for (struct s3_call *call = self->waiting.first, *next; call; call = next) {
@@ -316,7 +316,7 @@ static void start_waiting(struct s3_loop *self, uint64_t now_ns)
     }
 }
 
-/* Cancels what stalls or takes too long. */
+/* Cancels calls that stall or take too long. */
 static void look_at_running(struct s3_loop *self, uint64_t now_ns)
 {
     const struct s3_options *options = &self->session->options;
@@ -334,7 +334,7 @@ static void look_at_running(struct s3_loop *self, uint64_t now_ns)
                  late ? call->answered ? "the answer was still under way" : "no answer came"
                       : "no byte moved for %.3g s (s3.stall)",
                  (double)options->stall_ns / 1e9);
-        (void)s3_call_judge(call, CURLE_OPERATION_TIMEDOUT); /* for what it counts */
+        (void)s3_call_judge(call, CURLE_OPERATION_TIMEDOUT); /* for its counters */
         call->last_failure = S3_FAILURE_STALLED;
         if (late) {
             s3_call_give_up(call, "s3.deadline is over");
@@ -345,7 +345,7 @@ static void look_at_running(struct s3_loop *self, uint64_t now_ns)
     }
 }
 
-/* Time in which calls wait because the server asked for fewer requests. */
+/* Counts the time in which calls wait because the server asked for fewer requests. */
 static void count_throttled(struct s3_loop *self, uint64_t now_ns)
 {
     bool throttled = self->queued.count > 0 && self->window.size < self->window.most;

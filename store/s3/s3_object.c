@@ -14,8 +14,8 @@
 #ifdef HAVE_CURL
 
 #define DOCUMENT_MAX_BYTES ((size_t)4 << 20)
-/* A server that could not be asked to forget one upload is not asked about the next: a save of many files must end. What
- * stays is found by lists of uploads: the agent's, `ckptbench s3 clean`. */
+/* After one abort without a reply the server is not asked to abort others, so that a save of many files ends. The agent
+ * and `ckptbench s3 clean` find the remaining uploads by listing them. */
 #define HOPELESS_NS (60 * NS_PER_S)
 
 static int object_new(const char *name, uint64_t length, struct s3_object **object, struct cb_err *err)
@@ -42,7 +42,7 @@ static void object_free(struct s3_object *self)
     free(self);
 }
 
-/* --- the beginning and the end of an upload --- */
+/* --- beginning and ending an upload --- */
 
 static int take_upload_id(void *context, const char *path, const char *text, struct cb_err *err)
 {
@@ -256,7 +256,8 @@ static bool has_length(struct s3_call *call)
     return call->answer.has_length;
 }
 
-/* Names the request; its sentence is lost on nobody: a name that is too long failed when the object was created. */
+/* Composes the request. The error message can be dropped: a name that is too long failed when the object was
+ * created. */
 static int ask_finish(struct s3_object *self, struct s3_call *call, enum s3_finish step)
 {
     static const enum s3_method methods[] = {S3_PUT, S3_PUT, S3_POST, S3_HEAD};
@@ -274,8 +275,8 @@ static int ask_finish(struct s3_object *self, struct s3_call *call, enum s3_fini
     return 0;
 }
 
-/* What the server has is what was sent: the mark, the length, and the number of parts where its ETag tells. A server that
- * keeps no metadata is believed, unless it had lost the upload. */
+/* Checks that the server has what was sent: the mark, the length, and the number of parts if its ETag contains that.
+ * Accepts a server that keeps no metadata, unless it had lost the upload. */
 static int check_object(struct s3_object *self, struct s3_call *call)
 {
     uint32_t parts = s3_etag_parts(call->answer.etag);
@@ -313,7 +314,7 @@ int s3_object_next_finish(struct s3_object *self, struct s3_call *call, enum s3_
     case S3_FINISH_PUT:
         return call->code;
     case S3_FINISH_COMPLETE:
-        /* An attempt before may have done it, its answer lost on the way: the look will tell. */
+        /* An earlier attempt may have completed it and its reply been lost: the check below decides. */
         if (call->code && !(call->answer.status == 404 && call->attempts > 1))
             return call->code;
         self->was_gone = call->code != 0;

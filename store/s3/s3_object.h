@@ -10,7 +10,7 @@
 #include "store/s3/s3_list.h"
 
 struct s3_part {
-    char etag[S3_ETAG_BYTES]; /* "": not known yet */
+    char etag[S3_ETAG_BYTES]; /* "" if unknown */
     char crc32c[12];
 };
 
@@ -20,11 +20,11 @@ struct s3_object {
     bool writable, is_upload, begun, finished; /* begun: a PUT was sent; finished: nothing is left to abort */
     bool beginning;                            /* the request for the upload's id is in flight */
     bool unsure;                               /* the server may have started an upload whose id never arrived */
-    struct s3_call *waiting;                   /* parts that need the id, by `next` */
+    struct s3_call *waiting;                   /* parts that wait for the id, by `next` */
     char etag[S3_ETAG_BYTES];                  /* version being read: all ranges come from the same object */
     char upload_id[S3_TOKEN_BYTES];
-    char mark[S3_MARK_BYTES]; /* random, of this upload: tells its object from another one under this name */
-    bool was_gone;            /* completing found no such upload: an attempt before may have done it, or nobody has */
+    char mark[S3_MARK_BYTES]; /* random, per upload: distinguishes its object from another one with the same name */
+    bool was_gone;            /* completing found no such upload: an earlier attempt may have completed it */
     uint64_t part_bytes;
     uint32_t part_count;
     struct s3_part *parts; /* of an upload */
@@ -39,10 +39,10 @@ int s3_object_create(const char *name, uint64_t length, uint64_t part_bytes, str
                      struct cb_err *err) CB_MUST_CHECK;
 int s3_object_open(struct s3_client *client, const char *name, struct s3_object **object,
                    struct cb_err *err) CB_MUST_CHECK;
-/* Aborts an unfinished upload, if the server permits it soon. */
+/* Aborts an unfinished upload, if the server replies soon. */
 void s3_object_close(struct s3_client *client, struct s3_object *self);
 
-/* Whether writes need an upload that has not begun; the request for its id; and its result: without an id, a code
+/* Whether writes require an upload that has not begun; the request for its id; and its result: without an id, a code
  * with its message in call->detail. */
 bool s3_object_needs_upload(const struct s3_object *self);
 int s3_object_ask_begin(struct s3_object *self, struct s3_call *call, struct cb_err *err) CB_MUST_CHECK;
@@ -52,7 +52,7 @@ int s3_object_ask_write(struct s3_object *self, struct s3_call *call, const stru
                         struct cb_err *err) CB_MUST_CHECK;
 int s3_object_ask_read(struct s3_object *self, struct s3_call *call, const struct backend_request *request,
                        uint64_t bytes, struct cb_err *err) CB_MUST_CHECK;
-/* A write is done: keeps what completing the upload requires. */
+/* A write is done: keeps what is required to complete the upload. */
 void s3_object_take_write(struct s3_object *self, const struct s3_call *call, uint64_t offset);
 
 /* The requests that complete an object, one after the other: composes the next one after the finished one (at the

@@ -1,4 +1,4 @@
-/* The defaults of the s3.* keys, for who opens a store without an experiment. */
+/* The defaults of the s3.* keys, for programs that open a store without an experiment. */
 #include "store/s3/s3_options.h"
 
 #include "core/clock.h"

@@ -1,4 +1,4 @@
-/* What the s3.* keys say, as plain values. */
+/* The values of the s3.* keys. */
 #ifndef STORE_S3_S3_OPTIONS_H
 #define STORE_S3_S3_OPTIONS_H
 

@@ -26,7 +26,7 @@ struct worker {
 
 struct s3_pool {
     struct s3_loop *own;
-    struct worker *workers; /* none: the caller drives `own` */
+    struct worker *workers; /* NULL: the caller drives `own` */
     uint32_t count;
     pthread_mutex_t lock;
     pthread_cond_t something; /* in the outbox, or a failure */
@@ -55,7 +55,7 @@ static struct s3_call *take(struct region *region)
 
 /* --- in a thread --- */
 
-/* Moves what is in the mailbox into the loop; false when it is time to end. */
+/* Moves the calls in the mailbox into the loop; false when the thread is to end. */
 static bool open_mail(struct worker *self)
 {
     struct s3_pool *pool = self->pool;
@@ -181,7 +181,7 @@ int s3_pool_drive(struct s3_pool *self, uint64_t deadline_ns, struct cb_err *err
     if (self->count == 0)
         return s3_loop_drive(self->own, deadline_ns, err);
     if (deadline_ns == 0)
-        return 0; /* the threads go on by themselves */
+        return 0; /* the threads continue by themselves */
     uint64_t year_ns = clock_monotonic_ns() + 365 * 86400 * NS_PER_S;
     uint64_t until_ns = deadline_ns < year_ns ? deadline_ns : year_ns;
     struct timespec until = {.tv_sec = (time_t)(until_ns / NS_PER_S), .tv_nsec = (long)(until_ns % NS_PER_S)};
@@ -249,7 +249,7 @@ void s3_pool_take_statistics(struct s3_pool *self, struct store_statistics *stat
         move_counts(self->workers[i].loop, statistics);
     uint32_t most = statistics->most_in_flight;
     move_counts(self->own, statistics);
-    if (self->count > 0) /* the caller's loop has small requests alone */
+    if (self->count > 0) /* the caller's loop has only small requests */
         statistics->most_in_flight = most;
 }
 

@@ -19,9 +19,9 @@ void s3_pool_free(struct s3_pool *self); /* no call may be pending */
 void s3_pool_start(struct s3_pool *self, struct s3_call *call, uint32_t number);
 int s3_pool_drive(struct s3_pool *self, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
 struct s3_call *s3_pool_take_done(struct s3_pool *self);
-/* Every call ends with CB_ERR_ABORTED; those of other threads soon. */
+/* Ends every call with CB_ERR_ABORTED; calls of other threads end soon after. */
 void s3_pool_cancel(struct s3_pool *self);
-/* Moves the counts of all loops; no call may be pending. */
+/* Adds up the counts of all loops and resets them; no call may be pending. */
 void s3_pool_take_statistics(struct s3_pool *self, struct store_statistics *statistics);
 
 #endif

@@ -16,12 +16,12 @@
 #define MAX_HEADERS 10
 /* Servers accept a smaller clock difference. */
 #define SKEW_NS (60 * NS_PER_S)
-/* Old credentials that stay the same are not looked up again at every request. */
+/* While old credentials stay the same, they are not looked up again at every request. */
 #define LOOK_AGAIN_NS (30 * NS_PER_S)
 
 /* --- settings --- */
 
-/* The key, else the first variable that is set, else the profile's. */
+/* The key, else the first variable that is set, else the profile's value. */
 static int choose(const char *key_value, const char *const *variables, const char *profile, const char *profile_key,
                   char *value, size_t room, const char **source, struct cb_err *err)
 {
@@ -29,7 +29,7 @@ static int choose(const char *key_value, const char *const *variables, const cha
     bool has = false;
     *source = "";
     if (*key_value)
-        return 0; /* `value` has it already */
+        return 0; /* `value` is set already */
     for (; *variables; variables++) {
         const char *text = getenv(*variables);
         if (text && *text) {
@@ -258,7 +258,7 @@ static int compose(struct s3_session *self, const struct s3_outgoing *request, s
         memcpy(self->signing_day, date, S3_SCOPE_DATE_BYTES - 1);
         self->signing_day[S3_SCOPE_DATE_BYTES - 1] = '\0';
     }
-    add(headers, &count, "host", self->endpoint.host); /* sorted by name, as signatures ask for */
+    add(headers, &count, "host", self->endpoint.host); /* sorted by name, as signatures require */
     add(headers, &count, "x-amz-checksum-algorithm", request->algorithm);
     add(headers, &count, "x-amz-checksum-crc32c", request->crc32c);
     add(headers, &count, "x-amz-content-sha256", request->payload_hash);

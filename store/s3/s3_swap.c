@@ -1,5 +1,6 @@
-/* Replacing a small object only if it is what it was, by conditional writes: If-None-Match: * makes it, If-Match with its
- * ETag replaces it. A server that does not know them ignores or refuses them, which repeating such a write shows. */
+/* Replaces a small object only if it has the expected contents, by conditional writes: If-None-Match: * creates it,
+ * If-Match with its ETag replaces it. A server that does not support them ignores or rejects them; repeating such a
+ * write shows which. */
 #include <stdio.h>
 #include <string.h>
 
@@ -18,7 +19,7 @@ static int refuse(const char *name, struct cb_err *err)
 /* `etag` "": the object must not exist. */
 static int put_if(struct s3_client *self, const char *name, const char *etag, const char *text, struct cb_err *err)
 {
-    struct iovec segment = {.iov_base = (void *)text, .iov_len = strlen(text)}; /* only read */
+    struct iovec segment = {.iov_base = (void *)text, .iov_len = strlen(text)}; /* read-only */
     int rc = s3_call_ask(&self->call, S3_PUT, name, err);
     if (rc)
         return rc;
@@ -34,10 +35,10 @@ static int put_if(struct s3_client *self, const char *name, const char *etag, co
 static bool condition_failed(const struct s3_client *self)
 {
     long status = self->call.answer.status;
-    return status == 412 || status == 409 || status == 404; /* 404: If-Match, and nothing is there */
+    return status == 412 || status == 409 || status == 404; /* 404: If-Match, and there is no object */
 }
 
-/* The object's ETag if it is `text`. */
+/* The object's ETag if its contents are `text`. */
 static int match(struct s3_client *self, const char *name, const char *text, char etag[S3_ETAG_BYTES],
                  struct cb_err *err)
 {
@@ -47,7 +48,7 @@ static int match(struct s3_client *self, const char *name, const char *text, cha
     if (rc)
         return rc == CB_ERR_NOT_FOUND ? refuse(name, err) : rc;
     buf_init(&found, MOST_BYTES);
-    rc = s3_client_get(self, name, &found, err); /* of another ETag by now: then a write on this one fails */
+    rc = s3_client_get(self, name, &found, err); /* its ETag has changed meanwhile, and a write with this one fails */
     bool is_it = found.len == length && strcmp(found.data, text) == 0;
     buf_release(&found);
     if (rc)
@@ -55,7 +56,7 @@ static int match(struct s3_client *self, const char *name, const char *text, cha
     return is_it ? 0 : refuse(name, err);
 }
 
-/* Whether the server refuses to write what is there once more on conditions that do not hold. */
+/* Whether the server rejects conditions that do not hold; tested by writing the present contents again. */
 static bool knows_conditions(struct s3_client *self, const char *name, const char *text)
 {
     static const char *const etags[] = {"", NO_ETAG};
@@ -65,7 +66,7 @@ static bool knows_conditions(struct s3_client *self, const char *name, const cha
     return true;
 }
 
-/* Without conditions: two who do this at the same time both succeed. */
+/* Without conditions, two simultaneous callers both succeed. */
 static int put_blindly(struct s3_client *self, const char *name, bool replaces, const char *text, struct cb_err *err)
 {
     uint64_t length;
@@ -74,8 +75,8 @@ static int put_blindly(struct s3_client *self, const char *name, bool replaces, 
     return s3_client_put(self, name, text, strlen(text), err);
 }
 
-/* After a condition that failed: by another's write; by our own, if its answer was lost; or since the server compares our
- * quotes, too, as Ceph's does. */
+/* After a condition that failed, because of another's write, of our own write whose reply was lost, or since the server
+ * compares our quotes, too, as Ceph's does. */
 static int put_again(struct s3_client *self, const char *name, const char *before, const char *after,
                      struct cb_err *err)
 {

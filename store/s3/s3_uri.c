@@ -143,7 +143,7 @@ int s3_endpoint_make(const char *url, const char *region, const char *bucket, in
     int rc = parse_url(url, &made, err);
     if (rc)
         return rc;
-    /* A certificate's wildcard stands for one label: a bucket with dots does not match it. */
+    /* A certificate's wildcard matches one label: a bucket with dots does not match it. */
     bool by_path = path_style >= 0 ? path_style : !is_aws || strchr(bucket, '.');
     if (by_path) {
         snprintf(made.base, sizeof made.base, "/%.*s", S3_BUCKET_BYTES - 1, bucket);

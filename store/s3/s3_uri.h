@@ -1,4 +1,4 @@
-/* Names of S3: URIs, endpoints, and the percent-encoding that signatures ask for. Pure. */
+/* Names of S3: URIs, endpoints, and the percent-encoding that signatures require. Pure. */
 #ifndef STORE_S3_S3_URI_H
 #define STORE_S3_S3_URI_H
 
@@ -23,11 +23,11 @@ struct s3_endpoint {
     uint16_t port;
     char name[S3_HOST_BYTES]; /* to resolve: a name or an address, without brackets */
     char host[S3_HOST_BYTES]; /* as in a URL and the Host header: brackets, and the port unless it is the scheme's */
-    char base[S3_BUCKET_BYTES + 2]; /* what paths begin with: "/BUCKET" in path style, else "" */
+    char base[S3_BUCKET_BYTES + 2]; /* prefix of paths: "/BUCKET" in path style, else "" */
 };
 
-/* The endpoint of AWS in a region, for a bucket, or a given one ("http://127.0.0.1:7480"; NULL or "" is AWS).
- * `path_style`: 1 or 0, or -1 to choose: bucket.host for AWS where TLS allows it, paths elsewhere. */
+/* The endpoint of AWS in a region, for a bucket, or an explicit one ("http://127.0.0.1:7480"; NULL or "" is AWS).
+ * `path_style`: 1 or 0, or -1 to choose: bucket.host for AWS if TLS allows it, paths elsewhere. */
 int s3_endpoint_make(const char *url, const char *region, const char *bucket, int path_style,
                      struct s3_endpoint *endpoint, struct cb_err *err) CB_MUST_CHECK;
 

@@ -32,7 +32,7 @@ static bool starts_with(const struct reader *self, const char *text)
     return (size_t)(self->end - self->at) >= len && memcmp(self->at, text, len) == 0;
 }
 
-/* Advances behind the next `text`. */
+/* Advances past the next `text`. */
 static bool skip_past(struct reader *self, const char *text)
 {
     const char *found = memmem(self->at, (size_t)(self->end - self->at), text, strlen(text));
