@@ -33,8 +33,8 @@ struct device_comm_ops {
     /* HOST_TO_DEVICE (from pinned memory) or DEVICE_TO_DEVICE, in the same order as what `queue` queues. */
     int (*copy)(struct device_comm *self, enum device_direction direction, const struct device_copy *copies,
                 size_t count, struct cb_err *err);
-    /* The event is done when everything queued before it is done, on any communicator of the device. Any communicator of
-     * the device may poll it. */
+    /* The event is done when everything queued before it, on any communicator of the device, is done. Any communicator
+     * of the device may poll it. */
     int (*record)(struct device_comm *self, uint64_t *event, struct cb_err *err);
     int (*poll)(struct device_comm *self, uint64_t event, bool *done, struct cb_err *err);
     /* Waits until everything queued is done. */

@@ -8,13 +8,13 @@
 #include "core/clock.h"
 
 #define SLEEP_NS (50 * NS_PER_US)
-/* Ranks that could talk have met by then. */
+/* Ranks that can communicate have met by then. */
 #define JOIN_NS (60 * NS_PER_S)
 #define GREETING_BYTES 256 /* the first message of a group, for which links between devices are made */
 
 /* What the first rank of a group sends to the others. */
 struct introduction {
-    int64_t code; /* not 0: it has no id to give */
+    int64_t code; /* not 0: the first rank has no id */
     char id[DEVICE_COMM_ID_BYTES];
 };
 
@@ -42,7 +42,7 @@ void device_groups_release(struct device_groups *self)
 
 void device_groups_abort(struct device_groups *self)
 {
-    for (size_t i = 0; i < self->group_count; i++) /* all, before anything waits for the device */
+    for (size_t i = 0; i < self->group_count; i++) /* on all communicators, before anything waits for the device */
         self->ops->abort(self->groups[i].comm);
     device_groups_release(self);
 }
@@ -105,7 +105,7 @@ static int hear(struct comm *comm, struct introduction *told, const struct devic
     return rc ? rc : wait_for(comm, &message, deadline_ns, err);
 }
 
-/* Sends the first rank's id to the group, or the reason why there is none. */
+/* Sends the first rank's id to the group, or the reason why it has no id. */
 static int introduce(struct device_groups *self, struct comm *comm, const struct device_group *group, uint32_t tag,
                      uint64_t deadline_ns, char id[DEVICE_COMM_ID_BYTES], struct cb_err *err)
 {

@@ -30,7 +30,7 @@ struct device_groups {
 };
 
 void device_groups_init(struct device_groups *self, const struct device_comm_ops *ops, struct device *device);
-/* Closes every communicator; collective among the ranks of each. Nothing may be under way. */
+/* Closes every communicator; collective among the ranks of each. Nothing may be in flight. */
 void device_groups_release(struct device_groups *self);
 /* Aborts all operations and discards all groups; keeps ops and the device. */
 void device_groups_abort(struct device_groups *self);

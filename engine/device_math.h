@@ -1,13 +1,13 @@
-/* The arithmetic of training on a device: the functions of engine/kernels.h, with the same names and meaning, but queued.
- * For models on the host, train/host_math.c has some of them for a thread's own rows, done when they return.
+/* The arithmetic of training on a device: the functions of engine/kernels.h, with the same names and meaning, but
+ * queued. For models on the host, train/host_math.c computes some of them at once, for the rows of the calling thread.
  *
  * Addresses are device memory unless noted; matrices are row-major fp32. Operations and copies of a device
- * (engine/device.h) run in the order in which they were queued, so each sees the results of those before it. An event of
- * the device is done when everything queued before it is done.
+ * (engine/device.h) run in the order in which they were queued, so each sees the results of those before it. An event
+ * of the device is done when everything queued before it is done.
  *
  * Queueing an operation does not fail: the first failure is kept, later operations are skipped, and `check` returns the
- * failure. Failures on the device are returned by poll or wait of an event. device_math_finish checks both. Operands may
- * not overlap unless noted. The same arguments give the same bits on the same device. Used only from the device's
+ * failure. Failures on the device are returned by poll or wait of an event. device_math_finish checks both. Operands
+ * may not overlap unless noted. The same arguments give the same bits on the same device. Used only from the device's
  * thread. */
 #ifndef ENGINE_DEVICE_MATH_H
 #define ENGINE_DEVICE_MATH_H
@@ -24,8 +24,8 @@
  * (0 means 1). The last six members are the distances between matrices, in elements. */
 struct device_product {
     const float *in, *weight;
-    const float *base; /* with the strides of `out`, and may be equal to it; NULL: 0 */
-    const float *bias; /* [columns], added to every row; NULL: 0. Only for a single matrix */
+    const float *base; /* has the strides of `out`, and may be the same matrix; NULL counts as 0 */
+    const float *bias; /* [columns], added to every row; NULL counts as 0. Only for a single matrix */
     float *out;
     uint64_t rows, inner, columns;
     uint64_t in_stride, weight_stride, out_stride; /* elements from row to row in memory */

@@ -52,7 +52,7 @@ struct device_plugin_ops {
     uint32_t version;                                  /* DEVICE_PLUGIN_VERSION */
     uint32_t device_version;                           /* DEVICE_VERSION */
     const char *built;                                 /* "CUDA 13.0, NCCL 2.28.9, cuBLASLt 13.1" */
-    int (*count)(uint32_t *count, struct cb_err *err); /* visible devices; 0 is no failure */
+    int (*count)(uint32_t *count, struct cb_err *err); /* visible devices; 0 is not a failure */
     /* A unique id of the device, the same in every process. Allocates no device memory. */
     int (*identify)(uint32_t index, unsigned char id[DEVICE_ID_BYTES], struct cb_err *err);
     int (*open)(uint32_t index, struct device **device, struct cb_err *err);
@@ -71,7 +71,7 @@ struct device_plugin {
     char path[4096];
 };
 
-/* Fails with what is missing and what to do about it. */
+/* On failure, reports what is missing and how to install it. */
 int device_plugin_open(struct device_plugin *self, struct cb_err *err) CB_MUST_CHECK;
 /* Call after everything created through the plugin has been closed. The code stays loaded, since its libraries have
  * threads and thread destructors. */

@@ -1,5 +1,5 @@
-/* The values of ckpt/payload.h, one element at a time, as a device computes them: the same function in C and in
- * CUDA, so that tests on any machine prove that both are ckpt/payload.c's. Pure. */
+/* The values of ckpt/payload.h, one element at a time, as a device computes them: the same function in C and in CUDA,
+ * so that tests on any machine prove that both agree with ckpt/payload.c. Pure. */
 #ifndef ENGINE_DEVICE_VALUES_H
 #define ENGINE_DEVICE_VALUES_H
 

@@ -71,11 +71,11 @@ struct engine_setup {
     struct comm *comm;
     struct status_page *page;
     struct store *store;    /* NULL for engines that do their own I/O */
-    const char *store_path; /* for those: a path, or s3://… */
+    const char *store_path; /* for such engines: a path, or s3://… */
     struct store *plain;    /* the same place without injected faults, for metadata and removal */
     const char *run_folder;
-    /* Fails if the run no longer owns the folder of its checkpoints. Rank 0 asks before it removes an older checkpoint and
-     * before it commits a new one, on the thread that saves. NULL: nobody else can own it. */
+    /* Fails if the run no longer owns the folder of its checkpoints. Rank 0 calls it before removing an older
+     * checkpoint and before committing a new one, on the thread that saves. NULL: no other run can own the folder. */
     int (*check_owner)(void *folder, struct cb_err *err);
     void *folder;
     /* For the thread of asynchronous saves only; NULL without asynchronous saves. */
@@ -88,10 +88,10 @@ struct engine_setup {
     const struct device_comm_ops *device_comm;
 };
 int engine_new(const struct engine_setup *setup, struct engine **engine, struct cb_err *err) CB_MUST_CHECK;
-/* Aborts saves that are under way, for a run that failed; a run that did not fail calls engine_wait. Returns false if a
- * save hangs in the store: then neither the engine nor what was passed to it may be freed. Not collective. */
+/* Aborts the saves in flight, for a run that failed; a run that did not fail calls engine_wait. Returns false if a save
+ * hangs in the store: then neither the engine nor what was passed to it may be freed. Not collective. */
 bool engine_stop(struct engine *engine) CB_MUST_CHECK;
-void engine_free(struct engine *engine); /* no save may be under way */
+void engine_free(struct engine *engine); /* no save may be in flight */
 
 struct engine_options {
     uint32_t iteration;
@@ -109,8 +109,8 @@ struct engine_options {
  * sample of the one that failed has SAMPLE_FAILED. A failure is returned once. */
 int engine_save(struct engine *engine, const char *path, struct state *state, const struct engine_options *options,
                 struct sample *sample, struct cb_err *err) CB_MUST_CHECK;
-/* Waits until all asynchronous saves have ended, which they do in the order in which they began, and returns a failure
- * that was not returned yet. Every rank learns of the same saves' failures, each with its own or another's reason. */
+/* Waits until all asynchronous saves have ended, in the order in which they began, and returns a failure that was not
+ * returned yet. If a save failed, every rank reports it, with its own reason or that of another rank. */
 int engine_wait(struct engine *engine, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
 /* How many of the newest saves have not ended; the samples of the others are complete. Not collective. */
 uint32_t engine_under_way(struct engine *engine);

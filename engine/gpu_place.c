@@ -31,7 +31,7 @@ static int read_node(const char *device)
     return line[0] ? atoi(line) : -1;
 }
 
-/* The number of leading path components that two devices share, from the PCI root ("pci0000:3a") on. */
+/* The number of leading path components that two devices share, starting at the PCI root ("pci0000:3a"). */
 static unsigned count_shared(const char *a, const char *b)
 {
     const char *x = strstr(a, "/devices/"), *y = strstr(b, "/devices/");
@@ -58,7 +58,8 @@ struct search {
     bool found;
 };
 
-/* Nearer is: more of the path shared, then the same NUMA node, then the name, so that the result is deterministic. */
+/* Nearer means more shared path components, then the same NUMA node, then the name, so that the result is
+ * deterministic. */
 static void consider(struct search *self, const char *name, const char *device)
 {
     struct gpu_place *place = self->place;

@@ -33,8 +33,8 @@ INLINE uint32_t bits_of_float(float value)
     return bits;
 }
 
-/* e^x within 2 units in the last place; below -87 as there, above 88 as there. x = n ln 2 + r, |r| <= ln 2 / 2, and e^r by
- * its Taylor series. */
+/* e^x within 2 units in the last place; clamped below -87 and above 88. x = n ln 2 + r, |r| <= ln 2 / 2, and e^r by its
+ * Taylor series. */
 INLINE float exponential(float x)
 {
     x = x < -87.0f ? -87.0f : x;

@@ -1,4 +1,5 @@
-/* Inside the native engine: its options and lanes, an operation under way, and what saves and loads share. */
+/* Internals of the native engine: its options and lanes, an operation in progress, and code shared by saves and
+ * loads. */
 #ifndef ENGINE_NATIVE_H
 #define ENGINE_NATIVE_H
 
@@ -32,14 +33,14 @@ struct native_engine {
     uint32_t rank, size;
     struct transfer *transfer;     /* the front lane's */
     struct native_lane front;      /* the caller's thread */
-    struct native_lane back;       /* the thread of asynchronous saves; members are NULL without asynchronous saves */
+    struct native_lane back;       /* the thread of asynchronous saves; its members are NULL without them */
     struct native_save *save;      /* NULL until the first save */
     struct async_save *async_save; /* NULL until the first asynchronous save */
     struct native_load *load;      /* NULL until the first load */
     struct bounce_ring *ring;      /* NULL until the first state on a device */
 };
 
-/* One operation under way. */
+/* One operation in progress. */
 struct native_operation {
     struct native_engine *engine;
     const struct native_lane *lane;
@@ -61,16 +62,16 @@ struct native_operation {
 void native_begin(struct native_operation *operation, enum rank_state state);
 /* Stops the clock and fills the sample. */
 void native_end(struct native_operation *operation);
-/* CPU seconds of this thread or process since native_begin, or since `usage` was taken last. */
+/* CPU seconds of this thread or process since native_begin, or since `usage` was last recorded. */
 double native_cpu_seconds(const struct native_operation *operation);
 void native_fill(struct native_operation *operation);
 
-/* The ranks of the operation's lane agree on `code`: 0 if all passed, else this rank's own code with `err` unchanged, or
- * CB_ERR_ABORTED with a message that names the first failing rank. `agreement` receives the sum, minimum and maximum of
- * the ranks' `number`s. Collective. */
+/* The ranks of the operation's lane agree on `code`: 0 if all passed, else this rank's own code with `err` unchanged,
+ * or CB_ERR_ABORTED with a message that names the first failing rank. `agreement` receives the sum, minimum and maximum
+ * of the ranks' `number`s. Collective. */
 int native_agree(struct native_operation *operation, int code, uint64_t number, struct agreement *agreement,
                  struct cb_err *err) CB_MUST_CHECK;
-/* The same, and in the same reduction *word becomes that of rank 0. */
+/* The same; also sets *word to rank 0's, in the same reduction. */
 int native_agree_and_share(struct native_operation *operation, int code, uint64_t number, uint64_t *word,
                            struct agreement *agreement, struct cb_err *err) CB_MUST_CHECK;
 

@@ -1,4 +1,5 @@
-/* Earlier saves may have used another format, other ranks and more copies, so files are found by listing. */
+/* Removes what an older checkpoint left. It may have had another format, other ranks and more copies, so its files are
+ * found by listing. */
 #include "engine/older_checkpoint.h"
 
 #include <limits.h>
@@ -17,9 +18,9 @@ int older_checkpoint_uncommit(struct store *store, const char *path, struct cb_e
         if (rc && rc != CB_ERR_NOT_FOUND)
             return rc;
     }
-    /* Even if there was no marker: who removed it may have been killed before the sync. */
+    /* Even without a marker: the process that removed it may have been killed before its sync. */
     int rc = store_sync_folder(store, path, err);
-    return rc == CB_ERR_NOT_FOUND ? 0 : rc; /* there is no folder yet */
+    return rc == CB_ERR_NOT_FOUND ? 0 : rc; /* the folder does not exist yet */
 }
 
 static int collect_data_file(void *context, const char *name, uint64_t length, struct cb_err *err)

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#define BATCH 64 /* copies handed over at once */
+#define BATCH 64 /* copies queued in one call */
 
 int pinned_reserve(struct pinned *self, struct device *device, uint64_t bytes, struct cb_err *err)
 {
@@ -32,7 +32,7 @@ void pinned_leave(struct pinned *self)
     memset(self, 0, sizeof *self);
 }
 
-/* Rows that wait to be handed over. */
+/* Rows that wait to be queued. */
 struct batch {
     struct device *device;
     const char *bytes;

@@ -52,8 +52,8 @@ struct device_values state_values(const struct state_tensor *tensor, const struc
                                   const struct payload_settings *payload);
 struct payload_source state_payload_source(const struct state_tensor *tensor, const struct payload_settings *payload);
 
-/* Checks that the ranks of a machine together do not need more memory than it has. If they do, it fails on all ranks of
- * that machine, with the figures. Collective among the ranks of a machine. */
+/* Fails on all ranks of a machine if together they need more memory than it has; the message has both numbers.
+ * Collective among the ranks of a machine. */
 int state_check_memory(struct comm *comm, uint64_t bytes, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

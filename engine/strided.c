@@ -52,7 +52,7 @@ struct level {
 
 struct walk {
     const struct strided *strided;
-    uint64_t begin, end; /* of the payload bytes asked for */
+    uint64_t begin, end; /* the requested payload bytes */
     strided_fn each;
     void *context;
     struct cb_err *err;
@@ -69,7 +69,7 @@ static void enter(struct walk *self, uint32_t dim, uint64_t from, uint64_t to)
         level.end = stride == 0 ? size : (self->end - from + stride - 1) / stride;
     if (level.end > size)
         level.end = size;
-    if (from + inner <= self->begin) /* else already the first one meets it */
+    if (from + inner <= self->begin) /* if not, the first one overlaps already */
         level.next = stride == 0 ? size : (self->begin - from - inner) / stride + 1;
     self->levels[dim] = level;
 }
@@ -113,7 +113,7 @@ static int give_elements(struct walk *self, const struct level *level)
     uint64_t whole = end;
     while (whole > next && level->from + (whole - 1) * from_stride + element > self->end)
         whole--;
-    if (!rc && from_stride == 0) { /* one element that goes to several places */
+    if (!rc && from_stride == 0) { /* one element with several destinations */
         for (; next < whole && !rc; next++)
             rc = give(self, level->from, level->to + next * to_stride, element, 1, 0, 0);
     } else if (!rc && next < whole) {

@@ -1,20 +1,20 @@
-/* An exchange from device to device: a rank copies what it reads to its device, and broadcasts it from there to all ranks
- * that need it, while reading continues.
+/* An exchange from device to device: a rank copies what it reads to its device, and broadcasts it from there to all
+ * ranks that need it, while reading continues.
  *
- * Blocks are queued in the order of ckpt/load/load_share.h on all ranks, which prevents deadlocks; a few are under way at a
- * time. A block that is one contiguous range on all ranks is read, sent and received in the state itself. Other blocks pass
- * through device buffers; if ranks need different columns, all receive the whole block and each takes its own. A device
- * works in order, so its buffers can be reused without waiting. The window only limits how much is queued, and determines
- * when host memory may be reused. */
+ * Blocks are queued in the order of ckpt/load/load_share.h on all ranks, which prevents deadlocks; a few are in flight
+ * at a time. A block that is one contiguous range on all ranks is read, sent and received in the state itself. Other
+ * blocks pass through device buffers; if ranks need different columns, all receive the whole block and each takes its
+ * own. A device works in order, so its buffers can be reused without waiting. The window only limits how much is
+ * queued, and determines when host memory may be reused. */
 #include <inttypes.h>
 
 #include "core/alloc.h"
 #include "engine/exchange/exchange_window.h"
 #include "engine/mapping.h"
 
-#define BATCH 64 /* copies handed over at once */
+#define BATCH 64 /* copies queued in one call */
 
-/* A block that is under way. */
+/* A block in flight. */
 struct queued {
     size_t block;
     uint64_t event;
@@ -25,10 +25,10 @@ struct device_exchange {
     struct device_groups *talk;
     uint64_t deadline_ns;
     struct device_comm **comms; /* of the share's groups */
-    char *buffers;              /* of the device: one for each block that is under way */
+    char *buffers;              /* on the device: one for each block in flight */
     uint64_t buffer_bytes;
     struct queued ring[EXCHANGE_WINDOW];
-    uint32_t first; /* the oldest of those that are open */
+    uint32_t first; /* the oldest of the open ones */
 };
 
 static char *buffer_of(const struct device_exchange *self, size_t index)
@@ -138,7 +138,7 @@ static bool may_queue(const struct device_exchange *self)
            exchange_window_has_landed(&self->base.window, self->base.window.next);
 }
 
-/* Whether anything got further. */
+/* Whether any block made progress. */
 static bool turn(struct exchange *base)
 {
     struct device_exchange *self = (struct device_exchange *)base;
@@ -176,7 +176,7 @@ static size_t oldest_block(const struct exchange *base)
     return self->base.window.next < self->base.window.end ? self->base.window.next : EXCHANGE_NO_BLOCK;
 }
 
-/* --- from beginning to end --- */
+/* --- starting and ending --- */
 
 static int allocate(struct device_exchange *self, struct cb_err *err)
 {

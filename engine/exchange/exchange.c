@@ -1,4 +1,4 @@
-/* What both exchanges share: stages, the first failure, and waiting until all blocks are done. */
+/* Shared by both exchanges: stages, the first failure, and waiting until all blocks are done. */
 #include "engine/exchange/exchange.h"
 
 #include <assert.h>
@@ -81,7 +81,7 @@ static int describe(const struct exchange *self, int code, const char *why, stru
                    exchange_rank_of(window, exchange_group(window, block), block->reader), self->ops->travels);
 }
 
-/* Fails where waiting must not continue. */
+/* Fails if waiting must not continue. */
 static int check_wait(const struct exchange *self, struct wait *wait, struct cb_err *err)
 {
     struct cb_err why;

@@ -36,7 +36,7 @@ struct exchange_targets {
 int exchange_new(const struct exchange_setup *setup, struct exchange **exchange, struct cb_err *err) CB_MUST_CHECK;
 
 struct device_exchange_setup {
-    struct exchange_setup load; /* its state is on the device of `talk` */
+    struct exchange_setup load; /* the state is on the device of `talk` */
     struct device_groups *talk;
     uint64_t deadline_ns;
 };
@@ -57,7 +57,7 @@ bool exchange_progress(struct exchange *exchange);
 void exchange_reading_done(struct exchange *exchange);
 /* Waits until all blocks of the stage have been sent and received. After a failure the exchange is unusable. */
 int exchange_finish_stage(struct exchange *exchange, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
-/* Cancels what is under way, when no rank waits for this one any more. */
+/* Cancels everything in flight, once no rank waits for this one any more. */
 void exchange_give_up(struct exchange *exchange);
 /* Bytes copied between state and buffers so far. */
 uint64_t exchange_copied(const struct exchange *exchange);

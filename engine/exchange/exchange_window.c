@@ -150,7 +150,7 @@ bool exchange_window_has_landed(const struct exchange_window *self, size_t index
     return self->reading_done || self->landed[index] >= exchange_block(self, index)->bytes;
 }
 
-/* --- from beginning to end --- */
+/* --- starting and ending --- */
 
 int exchange_window_init(struct exchange_window *self, const struct exchange_setup *setup, bool all_in_transit,
                          struct cb_err *err)

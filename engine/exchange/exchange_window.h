@@ -1,4 +1,4 @@
-/* What both exchanges share: the blocks of a stage in order, which of them this rank reads, and their destinations.
+/* Shared by both exchanges: the blocks of a stage in order, which of them this rank reads, and their destinations.
  * Allocates only in exchange_window_init. One thread. */
 #ifndef ENGINE_EXCHANGE_EXCHANGE_WINDOW_H
 #define ENGINE_EXCHANGE_EXCHANGE_WINDOW_H
@@ -6,10 +6,10 @@
 #include "engine/exchange/exchange.h"
 
 #define EXCHANGE_NO_BLOCK SIZE_MAX /* instead of a block's index */
-/* Blocks of a group whose numbers are so far apart share a tag; a rank does not open the later one before it has
- * done with the earlier one, so that messages of one tag keep their order. */
+/* Blocks of a group whose numbers are far apart share a tag. A rank opens the later one only when it has finished the
+ * earlier one, so that messages with one tag stay in order. */
 #define EXCHANGE_TAGS_A_CODE (COMM_TAGS / SHARE_CODES)
-#define EXCHANGE_PAGE_BYTES 4096 /* what blocks pass through begins at a multiple of it */
+#define EXCHANGE_PAGE_BYTES 4096 /* alignment of a block in the buffer */
 
 struct exchange_window {
     struct exchange_setup setup;
@@ -64,13 +64,13 @@ uint64_t exchange_part_bytes(const struct exchange_window *self, const struct sh
 /* The piece of this rank's state that contains the part. */
 const struct piece *exchange_piece(const struct exchange_window *self, const struct share_part *part, char **memory);
 
-/* --- both exchanges --- */
+/* --- used by both exchanges --- */
 
 struct exchange_ops {
     bool (*turn)(struct exchange *exchange);                 /* makes progress; false if nothing moved */
-    bool (*is_travelling)(const struct exchange *exchange);  /* an open block waits for ranks beside its reader */
+    bool (*is_travelling)(const struct exchange *exchange);  /* an open block waits for ranks other than its reader */
     size_t (*oldest_block)(const struct exchange *exchange); /* the oldest open block, or EXCHANGE_NO_BLOCK */
-    void (*abandon)(struct exchange *exchange);              /* cancels what is under way */
+    void (*abandon)(struct exchange *exchange);              /* cancels everything in flight */
     void (*release)(struct exchange *exchange);
     const char *travels; /* for messages about a block: "exchanged between devices" */
     const char *context; /* put before error messages; may be NULL */
@@ -80,9 +80,9 @@ struct exchange_ops {
 struct exchange {
     struct exchange_window window;
     const struct exchange_ops *ops;
-    uint32_t open; /* blocks under way */
+    uint32_t open; /* blocks in flight */
     bool failed;
-    struct cb_err err; /* why it failed */
+    struct cb_err err; /* the reason of the failure */
     uint64_t copied;
 };
 

@@ -33,7 +33,7 @@ struct message_exchange {
     bool *under_way;
 };
 
-/* What a class gets of a block. */
+/* What the ranks of a class need of a block. */
 static uint64_t class_bytes(const struct message_exchange *self, const struct share_block *block, uint32_t class_index)
 {
     uint64_t bytes = 0;
@@ -69,7 +69,7 @@ static void end_placing(struct message_exchange *self, struct slot *slot)
         exchange_fail(&self->base);
 }
 
-/* How the extent of a part that a class gets lies in memory that holds `held`; its bytes. */
+/* Where the part of a block that a class needs lies in memory that contains `held`; returns its bytes. */
 static uint64_t map_region(const struct message_exchange *self, const struct share_part *part,
                            const struct region *extent, const struct region *held, struct mapping *mapping)
 {
@@ -297,7 +297,7 @@ static bool may_open(const struct message_exchange *self)
     return may;
 }
 
-/* Whether anything got further. */
+/* Whether any block made progress. */
 static bool turn(struct exchange *base)
 {
     struct message_exchange *self = (struct message_exchange *)base;
@@ -327,13 +327,13 @@ static bool is_travelling(const struct exchange *base)
 static size_t oldest_block(const struct exchange *base)
 {
     const struct message_exchange *self = (const struct message_exchange *)base;
-    size_t oldest = EXCHANGE_NO_BLOCK; /* which is the largest */
+    size_t oldest = EXCHANGE_NO_BLOCK; /* the largest of them */
     for (uint32_t i = 0; i < EXCHANGE_WINDOW; i++)
         oldest = self->slots[i].block < oldest ? self->slots[i].block : oldest;
     return oldest;
 }
 
-/* --- from beginning to end --- */
+/* --- starting and ending --- */
 
 static uint32_t most_messages(const struct message_exchange *self)
 {
@@ -396,7 +396,7 @@ static void release(struct exchange *base)
 {
     struct message_exchange *self = (struct message_exchange *)base;
     if (base->failed && self->device)
-        pinned_leave(base->window.setup.pinned); /* messages and copies may still be written to and read from */
+        pinned_leave(base->window.setup.pinned); /* messages and copies may still use them */
     if (!base->failed && !self->device) {
         free(base->window.transit);
         free(self->buffers);

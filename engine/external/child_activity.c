@@ -22,7 +22,7 @@ struct seen {
     bool syncs;
 };
 
-/* The value behind "NAME: ". */
+/* The value after "NAME: ". */
 static uint64_t line_value(const char *text, const char *name)
 {
     const char *at = strstr(text, name);
@@ -59,7 +59,7 @@ static void add_process(struct seen *seen, pid_t pid)
     procfs_read(pid, "io", text, sizeof text);
     seen->moved += line_value(text, "rchar: ") + line_value(text, "wchar: ");
     procfs_read(pid, "stat", text, sizeof text);
-    const char *end = strrchr(text, ')'); /* behind the name: state, 10 numbers, user and system time */
+    const char *end = strrchr(text, ')'); /* after the name: state, 10 numbers, user and system time */
     if (end && sscanf(end + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu", &user, &system) == 2)
         seen->cpu_ticks += user + system;
     seen->syncs = seen->syncs || any_thread_syncs(pid);
@@ -69,7 +69,7 @@ static bool computes(struct child_activity *self, uint64_t cpu_ticks, uint64_t n
 {
     uint64_t passed_ns = now_ns - self->cpu_marked_ns;
     uint64_t tick_ns = NS_PER_S / (uint64_t)sysconf(_SC_CLK_TCK);
-    /* Less than before: a child has ended. */
+    /* Less than before means that a child has ended. */
     uint64_t used = cpu_ticks > self->cpu_marked_ticks ? cpu_ticks - self->cpu_marked_ticks : 0;
     bool busy = used * tick_ns * BUSY_FRACTION > CPU_WINDOW_NS;
     if (busy || passed_ns > CPU_WINDOW_NS || cpu_ticks < self->cpu_marked_ticks) {

@@ -1,4 +1,4 @@
-/* What can be seen of a process from outside: whether it and its descendants move bytes, compute, or wait for a disk. */
+/* Observes a process from outside: whether it and its descendants transfer bytes, compute, or wait for a disk. */
 #ifndef ENGINE_EXTERNAL_CHILD_ACTIVITY_H
 #define ENGINE_EXTERNAL_CHILD_ACTIVITY_H
 
@@ -9,17 +9,17 @@
 
 /* Starts as zeros. */
 struct child_activity {
-    uint64_t looked_ns;     /* monotonic time of the last look; 0: none yet */
-    uint64_t moved;         /* bytes given to read and write calls by then, sockets not included */
-    uint64_t cpu_ticks;     /* used by then */
-    uint64_t cpu_marked_ns; /* when cpu_marked_ticks were used: CPU time is judged over several looks */
+    uint64_t looked_ns;     /* monotonic time of the last check; 0 before the first */
+    uint64_t moved;         /* bytes of read and write calls up to then, without sockets */
+    uint64_t cpu_ticks;     /* CPU time up to then */
+    uint64_t cpu_marked_ns; /* when cpu_marked_ticks was read: CPU time is compared over several checks */
     uint64_t cpu_marked_ticks;
 };
 
-/* Looks at process `pid` at most once a second, and tells the agent by the rank's page: in fsync (or another call that
- * waits for a disk), at work, or waiting. At work means that bytes moved since the last look, or that it used a
- * fiftieth of a core: a send to a server and a computation show as CPU time only. A process that waits looks the same
- * whether it waits for another rank or for ever. */
+/* Checks process `pid` at most once a second, and reports to the agent through the rank's page: in fsync (or another
+ * call that waits for a disk), working, or waiting. Working means that it moved bytes since the last check, or used a
+ * fiftieth of a core: a send to a server and a computation show as CPU time only. A process that waits for another rank
+ * cannot be distinguished from one that hangs. */
 void child_activity_look(struct child_activity *self, pid_t pid, struct status_page *page, uint64_t now_ns);
 
 #endif

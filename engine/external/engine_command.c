@@ -94,7 +94,7 @@ int command_take_report(const char *output, size_t len, struct sample *sample, s
     while (start > 0 && output[start - 1] != '\n')
         start--;
     if (start == len || output[start] != '{')
-        return 0; /* only a last line that is an object is a report */
+        return 0; /* only an object on the last line is a report */
     struct json_value *root;
     int rc = json_parse(output + start, len - start, &root, err);
     if (rc)
@@ -212,7 +212,7 @@ static int invoke(struct invocation *self, const struct external_operation *oper
                    last[0] ? ": " : "", last);
 }
 
-/* If the command replaced its folder by a link, nothing there is its own. */
+/* If the command replaced its folder by a link, its contents are not the command's. */
 static bool leads_elsewhere(const struct external_operation *operation)
 {
     struct stat status;

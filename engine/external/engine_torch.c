@@ -39,12 +39,12 @@ struct known_state {
 struct async_save {
     int ended_fd; /* a memory file of 8 bytes in which the Python process counts finished saves */
     uint64_t begun;
-    bool under_way; /* not yet asked for its end */
+    bool under_way; /* not yet waited for */
     struct sample *sample;
     struct timeline timeline; /* until the stall's end */
     bool durable;
     char path[PATH_MAX];
-    struct cb_err failure; /* code != 0: not told yet */
+    struct cb_err failure; /* code != 0: not reported yet */
 };
 
 struct torch_engine {
@@ -160,7 +160,7 @@ static int start(struct torch_engine *self, uint64_t deadline_ns, struct cb_err 
     return rc;
 }
 
-/* --- telling it the state --- */
+/* --- passing it the state --- */
 
 static void write_numbers(struct json_writer *writer, const char *key, uint32_t count, const uint64_t *numbers)
 {
@@ -229,7 +229,7 @@ static int make_layout_file(const struct state *state, int *fd, struct cb_err *e
     return rc;
 }
 
-/* The state's name in the Python process, which is told about the state on first use. */
+/* The state's name in the Python process, to which the state is described on first use. */
 static int introduce(struct torch_engine *self, const struct state *state, uint64_t deadline_ns, char name[16],
                      struct cb_err *err)
 {
@@ -268,7 +268,8 @@ static int request_operation(struct torch_engine *self, const struct external_op
     return rc ? cb_context(err, "%s", operation->path) : 0;
 }
 
-/* Copies what only the Python process knows: parts of the time, CPU, memory, bytes after PyTorch's deduplication. */
+/* Copies values that only the Python process knows: parts of the time, CPU, memory, bytes after PyTorch's
+ * deduplication. */
 static void take_answer(const struct torch_answer *answer, const struct state *state, struct sample *sample)
 {
     external_attribute(sample, METRIC_PLAN_S, answer->plan_s);
@@ -306,7 +307,7 @@ static int run_operation(struct engine *engine, const char *path, struct state *
 
 /* --- asynchronous saves --- */
 
-/* Waits for the save under way; keeps its failure for the next call that returns failures. */
+/* Waits for the save in flight; keeps its failure for the next call that returns failures. */
 static void collect(struct torch_engine *self, uint64_t deadline_ns)
 {
     struct async_save *async = &self->async;
@@ -358,7 +359,7 @@ static uint32_t torch_under_way(struct engine *engine)
         return 0;
     if (pread(self->async.ended_fd, &ended, sizeof ended, 0) != (ssize_t)sizeof ended || ended < self->async.begun)
         return 1;
-    collect(self, clock_monotonic_ns() + QUIT_GRACE_NS); /* it is there already */
+    collect(self, clock_monotonic_ns() + QUIT_GRACE_NS); /* the folder exists already */
     return 0;
 }
 

@@ -12,7 +12,7 @@
 #define EXTERNAL_OUTPUTS 2 /* stdout and stderr */
 #define EXTERNAL_OUTPUT_MAX_BYTES (16 << 20)
 
-/* An operation under way, between external_begin and external_end. */
+/* An operation in progress, between external_begin and external_end. */
 struct external_operation {
     const struct engine_setup *setup;
     const struct engine_options *options;
@@ -36,8 +36,8 @@ int external_join(struct external_operation *self, int code, struct cb_err *err)
 /* Moves seconds from "other" to the state that the other process reports for them. */
 void external_attribute(struct sample *sample, enum metric_id metric, double seconds);
 
-/* Waits for a child and kills it at the deadline, on a stop request, or if it writes too much output. The status page
- * shows meanwhile what it does. */
+/* Waits for a child and kills it at the deadline, on a stop request, or if it writes too much output. Meanwhile the
+ * status page shows the child's activity. */
 int external_wait(const struct external_operation *operation, struct child *child,
                   const int output_fds[EXTERNAL_OUTPUTS], struct cb_err *err) CB_MUST_CHECK;
 

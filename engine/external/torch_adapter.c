@@ -43,7 +43,7 @@ void torch_adapter_end(struct torch_adapter *self)
     buf_release(&self->received);
 }
 
-/* --- finding things --- */
+/* --- finding files --- */
 
 /* Searches next to the build folder of the source tree, next to PREFIX/bin, and in the prefix of the build. */
 static int find_adapter(char path[PATH_MAX], struct cb_err *err)
@@ -105,7 +105,7 @@ int torch_adapter_start(struct torch_adapter *self, struct cb_err *err)
     return rc ? cb_context(err, "engine=torch-dcp needs Python with torch (CKPTBENCH_PYTHON names one)") : 0;
 }
 
-/* --- the conversation --- */
+/* --- requests --- */
 
 static int fail_child(struct torch_adapter *self, struct cb_err *err)
 {

@@ -15,7 +15,7 @@
 
 struct torch_adapter {
     struct comm *comm;        /* borrowed; comm_check is called while waiting */
-    struct status_page *page; /* borrowed; shows what the process does while it is waited for */
+    struct status_page *page; /* borrowed; shows the process's activity during waits */
     struct child child;
     struct child_activity activity;
     int to_child, from_child, stderr_fd;

@@ -66,7 +66,7 @@ static uint64_t align_up(uint64_t value, uint64_t alignment)
     return align_down(value + alignment - 1, alignment);
 }
 
-/* Makes room for one more element of `size` bytes. Without memory it returns NULL and records the failure. */
+/* Makes room for one more element of `size` bytes. If memory runs out, returns NULL and records the failure. */
 static void *grow(struct io_schedule *self, void *array, size_t count, size_t *capacity, size_t size)
 {
     if (count < *capacity)

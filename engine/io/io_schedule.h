@@ -42,7 +42,7 @@ struct io_limits {
     uint64_t alignment; /* of offsets and lengths; 1 if any is allowed */
     uint64_t memory_alignment;
     uint32_t max_segments;
-    uint64_t gap;      /* a request spans gaps of at most so many unneeded bytes */
+    uint64_t gap;      /* a request spans gaps of at most this many unneeded bytes */
     bool images;       /* no direct parts: each request is one segment, composed in memory */
     bool whole_frames; /* keep headers and trailers in one request, to parse them in place */
     bool whole_blocks; /* requests are parts of an object: full blocks without gaps, except the last */
@@ -83,8 +83,8 @@ void io_schedule_add_mapped(struct io_schedule *self, uint32_t item, uint64_t of
 /* Cuts the current file into requests; its number is file_count before the call. */
 void io_schedule_end_file(struct io_schedule *self);
 
-/* Fails if an earlier call ran out of memory. With `interleave` > 1, requests of so many files alternate; those of one file
- * stay in ascending order. */
+/* Fails if an earlier call ran out of memory. With `interleave` > 1, requests of that many files alternate; those of
+ * one file stay in ascending order. */
 int io_schedule_finish(struct io_schedule *self, uint32_t interleave, struct cb_err *err) CB_MUST_CHECK;
 
 /* The segments of a request whose bytes end at `end` (<= request->end). At most limits.max_segments. */

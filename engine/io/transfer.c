@@ -20,13 +20,13 @@ struct file {
     struct store_object *object;
     uint64_t length;
     size_t left;       /* requests not yet completed */
-    struct cb_err why; /* code != 0: it could not be opened */
+    struct cb_err why; /* code != 0: the file could not be opened */
     bool opened;
 };
 
 struct slot {
     char *own_staging;
-    char *staging;                    /* of the request under way */
+    char *staging;                    /* of the request in flight */
     const struct io_request *request; /* NULL: a FINISH of `file` */
     uint32_t file;
     uint32_t next_free;
@@ -35,7 +35,7 @@ struct slot {
 struct transfer {
     struct transfer_setup setup;
     struct slot *slots;
-    uint32_t first_free; /* depth: none */
+    uint32_t first_free; /* `depth` if there is none */
     struct iovec *segments;
     uint32_t max_segments;
     char *staging;
@@ -44,10 +44,10 @@ struct transfer {
     uint32_t file_capacity;
     bool stuck;
 
-    /* of the run under way */
+    /* of the current run */
     const struct transfer_run *run;
     struct transfer_counts counts;
-    uint32_t in_flight, finishing; /* requests, and those of them that are FINISH */
+    uint32_t in_flight, finishing; /* requests, and how many of them are FINISH */
 };
 
 int transfer_new(const struct transfer_setup *setup, struct transfer **transfer, struct cb_err *err)
@@ -74,7 +74,7 @@ void transfer_free(struct transfer *self)
 {
     if (!self)
         return;
-    if (!self->stuck) /* else the kernel may still write to it */
+    if (!self->stuck) /* if not, the kernel may still write to it */
         free(self->staging);
     free(self->files);
     free(self->segments);
@@ -343,7 +343,7 @@ static int wait_until_ready(struct transfer *self, size_t number, struct cb_err 
     return rc || ready ? rc : look_around(self, err);
 }
 
-/* Ends what is in flight after a failure. */
+/* Cancels the requests in flight after a failure, and waits for them. */
 static void drain(struct transfer *self)
 {
     struct store_completion completions[POLL_CAPACITY];

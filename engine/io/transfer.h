@@ -27,9 +27,9 @@ struct transfer_ops {
     void (*written)(void *context, size_t number);
     /* Fills staging before a write; byte x of the file is at staging + x - offset. NULL for reads. */
     int (*prepare)(void *context, const struct io_request *request, char *staging, struct cb_err *err);
-    /* `available` is the file offset up to which bytes were read. It is less than the parts need if the file is too short,
-     * and request->offset if the request failed; `why` then has the reason. A failure of this function ends the run. For
-     * writes it is called only for failed requests. */
+    /* `available` is the file offset up to which bytes were read. It is less than the parts need if the file is too
+     * short, and request->offset if the request failed; `why` then has the reason. If `complete` fails, the run ends.
+     * For writes it is called only for failed requests. */
     int (*complete)(void *context, const struct io_request *request, const char *staging, uint64_t available,
                     const struct cb_err *why, struct cb_err *err);
     /* Other work while requests are in flight; may be NULL. True: call again soon. */

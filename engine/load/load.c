@@ -35,7 +35,7 @@ void native_load_free(struct native_load *self)
 static uint64_t waste_percent(const struct native_engine *engine)
 {
     bool has_files = store_capabilities(engine->setup.store)->part_bytes == 0;
-    uint64_t percent = engine->setup.config.load_waste_percent; /* auto bounds nothing */
+    uint64_t percent = engine->setup.config.load_waste_percent; /* auto has no limit */
     return percent == ENGINE_WASTE_AUTO && has_files ? FILE_WASTE_PERCENT : percent;
 }
 
@@ -75,7 +75,7 @@ static int read_metadata(struct native_operation *operation, struct cb_err *err)
     return metadata_read(engine->setup.store, operation->path, &engine->load->metadata, err);
 }
 
-/* Rank 0's metadata to all. */
+/* Broadcasts rank 0's metadata. */
 static int share_metadata(struct native_operation *operation, struct cb_err *err)
 {
     struct native_engine *engine = operation->engine;
@@ -95,9 +95,9 @@ static int share_metadata(struct native_operation *operation, struct cb_err *err
               : comm_broadcast(engine->setup.comm, metadata->data, metadata->len, operation->options->deadline_ns, err);
 }
 
-/* --- the order of things --- */
+/* --- steps of a load --- */
 
-/* Fine-tuning loads only the weights of a training checkpoint. Reports once what is left out. */
+/* Fine-tuning loads only the weights of a training checkpoint. Reports once what is not loaded. */
 static void tell_extra(struct native_load *self)
 {
     char text[1024];
@@ -109,7 +109,7 @@ static void tell_extra(struct native_load *self)
         status_page_add_fact(engine->setup.page, "load.extra", text);
 }
 
-/* Why there are so many requests, once. */
+/* Reports once why there are so many requests. */
 static void tell_gaps(struct native_load *self)
 {
     const struct native_engine *engine = self->operation->engine;
@@ -142,7 +142,7 @@ static int plan_load(struct native_load *self, struct cb_err *err)
     return rc;
 }
 
-/* Each rank reads all that it needs. */
+/* Without an exchange: each rank reads everything that it needs. */
 static int load_alone(struct native_load *self, struct cb_err *err)
 {
     const struct state *state = self->operation->state;

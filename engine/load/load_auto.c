@@ -10,14 +10,14 @@
 
 #define PROBE_BYTES (UINT64_C(4) << 20)
 #define PROBE_ROUNDS 8
-/* Split must promise this speed-up, since it is more complex. */
+/* Minimum expected speed-up for choosing split, since it is more complex. */
 #define WORTHWHILE 0.9
 
-/* The first load, over all ranks. */
+/* The first load, summed over all ranks. */
 struct measured {
     uint64_t moved, needed, longest_ns; /* bytes read from the store; bytes needed; the slowest rank's time */
-    uint64_t once;                      /* bytes of the state, each one time */
-    double messages_per_s;              /* bytes that a rank sends and receives at once */
+    uint64_t once;                      /* bytes of the whole state, each counted once */
+    double messages_per_s;              /* bytes that a rank sends and receives simultaneously */
 };
 
 static int wait_for(struct comm *comm, struct comm_message *message, uint64_t deadline_ns, struct cb_err *err)
@@ -34,7 +34,7 @@ static int wait_for(struct comm *comm, struct comm_message *message, uint64_t de
     return rc;
 }
 
-/* Every rank sends to the next one at the same time. */
+/* Every rank sends to the next one simultaneously. */
 static int exchange_rounds(struct comm *comm, char *memory, uint64_t deadline_ns, uint64_t *took_ns, struct cb_err *err)
 {
     uint32_t rank = comm_rank(comm), size = comm_size(comm);

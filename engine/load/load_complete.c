@@ -1,5 +1,5 @@
-/* Completion of a load: processes requests as they arrive. The header shows whether the item has the expected layout, the
- * payload goes to the targets, and the trailer has the checksum. While a pass runs, only error reports allocate. */
+/* Completion of a load: processes requests as they arrive. The header shows whether the item has the expected layout,
+ * the payload goes to the targets, and the trailer has the checksum. During a pass, only error reports allocate. */
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -23,7 +23,8 @@ static int open_file(void *context, uint32_t file, struct store_object **object,
     return rc ? rc : store_open_read(self->operation->engine->setup.store, name, object, length, err);
 }
 
-/* If a header is longer than what was read of it, it is read again: first the length that most need, then the maximum. */
+/* If a header is longer than the part that was read, it is read again: first with the length that suffices for most,
+ * then the maximum. */
 static bool probe_longer(const struct native_load *self, struct load_item *item, uint64_t tried)
 {
     uint64_t length = native_load_chunk(self, item)->length;
@@ -303,7 +304,7 @@ static void check_value(struct native_load *self, struct load_item *item)
                                         plain.len, &self->complete.frame, &err);
     if (compressed)
         buf_release(&plain);
-    if (rc && rc != CB_ERR_UNSUPPORTED) /* a value of a class that only Python can load is not checked */
+    if (rc && rc != CB_ERR_UNSUPPORTED) /* a value that only Python can load (of another class) is not checked */
         native_load_fail_item(self, item, rc, err.message);
     else
         item->state = ITEM_DONE;

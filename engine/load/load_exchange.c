@@ -16,7 +16,7 @@ void native_load_end_exchange(struct native_load *self, bool failed)
     self->sharing.share = NULL;
 }
 
-/* --- making it --- */
+/* --- creating --- */
 
 /* The same on all ranks. */
 static bool talks(const struct native_load *self)
@@ -48,7 +48,7 @@ static uint32_t shift_of(const struct native_load *self)
     return state->holder < ranks ? (state->holder + ranks - self->operation->engine->rank) % ranks : 0;
 }
 
-/* With a share of its own. */
+/* Creates an exchange with its own share. */
 static int set_up(struct native_load *self, bool all_in_transit, struct exchange_setup *setup, struct cb_err *err)
 {
     const struct state *state = self->operation->state;
@@ -147,7 +147,7 @@ static int read_stage(struct native_load *self, uint32_t stage, struct cb_err *e
     self->plan.pieces = targets.pieces;
     self->plan.memory = targets.memory;
     self->plan.piece_count = targets.count;
-    self->plan.wants_values = stage == 0 && self->operation->engine->rank == 0; /* looked at, and not kept */
+    self->plan.wants_values = stage == 0 && self->operation->engine->rank == 0; /* tried out, and not kept */
     int rc = load_plan_compute(self->plan.checkpoint, self->operation->state->layout, targets.pieces, targets.count,
                                NULL, NULL, &self->plan.wanted, err);
     return rc ? rc : native_load_read(self, err);

@@ -56,7 +56,7 @@ static int add_values(struct native_load *self, struct cb_err *err)
             continue;
         const struct stored_tensor *stored = stored_checkpoint_find(self->plan.checkpoint, wanted->fqn);
         if (stored && stored->literal)
-            continue; /* the metadata itself has it */
+            continue; /* the metadata itself contains it */
         if (!stored || !stored->is_bytes || stored->chunk_count == 0) {
             char text[512];
             snprintf(text, sizeof text, "%s is not in %s", wanted->fqn, self->operation->path);

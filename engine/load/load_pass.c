@@ -12,7 +12,7 @@
 #define WINDOW_BYTES (UINT64_C(32) << 20)
 #define PAGE_BYTES 4096
 
-/* A range of an item's payload and its destination: `memory`, or the mappings if that is NULL. */
+/* A range of an item's payload and its destination: `memory`, or the mappings if `memory` is NULL. */
 struct range {
     uint64_t begin, end;
     void *memory;
@@ -117,7 +117,7 @@ static bool wants_trailer(const struct native_load *self, const struct load_item
     return self->operation->engine->setup.config.checksum && tells && item->payload.bytes > 0 && length > end;
 }
 
-/* Whether places in memory are in the order of the file, so that the store can read directly to them. */
+/* Whether the destinations are in file order, so that the store can read directly into them. */
 static void add_packed(struct native_load *self, uint32_t number)
 {
     struct load_item *item = &self->plan.items[number];
@@ -133,7 +133,7 @@ static void add_packed(struct native_load *self, uint32_t number)
     window->used = at + item->in_window;
 }
 
-/* Formats whose files have headers: the beginning of the file, which has the save id, with its first item. */
+/* Formats with a file header: adds the beginning of the file, which has the save id, to the read of its first item. */
 static void add_file_front(struct native_load *self, uint32_t number)
 {
     const struct stored_checkpoint *checkpoint = self->plan.checkpoint;
@@ -186,7 +186,7 @@ static void find_parts(struct native_load *self)
     for (size_t i = 0; i < self->plan.item_count; i++) {
         struct load_item *item = &self->plan.items[i];
         if (native_load_is_open(item) && item->part_count == 0 && !native_load_is_packed(self, item))
-            item->state = ITEM_DONE; /* of no elements */
+            item->state = ITEM_DONE; /* an item without elements */
     }
 }
 

@@ -24,7 +24,7 @@ void native_load_fail_item(struct native_load *self, struct load_item *item, int
         return;
     const struct stored_chunk *chunk = native_load_chunk(self, item);
     char text[512], file[PATH_MAX] = "";
-    struct cb_err unused; /* a file of a name that is too long was never opened */
+    struct cb_err unused; /* a file whose name is too long was never opened */
     item->state = ITEM_FAILED;
     (void)!native_load_file_name(self, chunk->file, file, &unused);
     snprintf(text, sizeof text, "%s in %.400s at offset %" PRIu64 ", %" PRIu64 " bytes: %s",

@@ -39,8 +39,8 @@ struct load_item {
     enum load_item_state state;
     struct stored_payload payload;
     uint64_t probe_bytes;
-    bool again;                    /* this pass read the wrong bytes, according to the header */
-    struct stored_trailer trailer; /* if this pass reads it; checksum=none stores 0 */
+    bool again;                    /* the header showed that this pass read the wrong bytes */
+    struct stored_trailer trailer; /* if this pass reads the trailer; checksum=none stores 0 */
     bool bad_trailer;
     void *value;                               /* of a bytes item: its content once read; owned */
     struct unpacking *unpacking;               /* of a compressed item: state of decompression; owned */
@@ -98,18 +98,18 @@ struct load_sharing {
     struct pinned transit; /* reused buffer */
     struct device_groups talk;
     bool shares_device; /* two ranks share a device, so ranks exchange through host memory */
-    bool told_path;     /* the status page says how ranks exchange */
+    bool told_path;     /* the status page reports how ranks exchange */
 };
 
 struct native_load {
-    struct native_operation *operation; /* the load under way */
+    struct native_operation *operation; /* the current load */
     struct buf metadata;
     struct load_planned plan;
     struct load_io io;
     struct load_completion complete;
     struct load_sharing sharing;
-    bool told_extra; /* the status page says what was not loaded */
-    bool told_gaps;  /* and why there are many requests */
+    bool told_extra; /* the status page reports what was not loaded */
+    bool told_gaps;  /* and the reason for many requests */
 };
 
 static inline const struct stored_chunk *native_load_chunk(const struct native_load *self, const struct load_item *item)
@@ -185,7 +185,7 @@ void native_load_forget_unpacking(struct load_item *item);
  * copy_code reports a failure to queue them. */
 void native_load_place(struct native_load *self, struct load_item *item, uint64_t begin, const char *bytes,
                        uint64_t len);
-/* Tells the exchange that the bytes of an item are right, or (false) that they will be read again. */
+/* Reports to the exchange that an item's bytes are right, or (false) that they will be read again. */
 void native_load_settle(struct native_load *self, const struct load_item *item, bool right);
 
 /* --- all of them --- */
@@ -195,8 +195,8 @@ void native_load_settle(struct native_load *self, const struct load_item *item, 
 int native_load_read(struct native_load *self, struct cb_err *err) CB_MUST_CHECK;
 void native_load_forget(struct native_load *self);
 
-/* load_exchange.c: loads with one rank reading what several ranks need. Starts with an agreement on `code`, the result of
- * planning. */
+/* load_exchange.c: loads with an exchange, in which one rank reads what several ranks need. Starts with an agreement on
+ * `code`, the result of planning. */
 int native_load_exchange(struct native_load *self, int code, struct cb_err *err) CB_MUST_CHECK;
 /* Ends the exchange after a load; `failed` if any rank failed. */
 void native_load_end_exchange(struct native_load *self, bool failed);

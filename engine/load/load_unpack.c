@@ -11,13 +11,13 @@
 /* Bytes besides the payload: PyTorch's headers, and gaps that strides may leave. */
 #define FRAME_BYTES (UINT64_C(64) << 20)
 
-/* An item that has begun. */
+/* An item whose decompression has begun. */
 struct unpacking {
     struct unpack_stream stream;
-    struct buf head; /* the first bytes, until they say where the payload is */
-    bool is_known;   /* they have */
-    uint64_t at;     /* decompressed bytes that went on from here */
-    uint64_t most;   /* there must not be more of them */
+    struct buf head; /* the first bytes, until they contain the payload's offset */
+    bool is_known;   /* they do */
+    uint64_t at;     /* decompressed bytes so far */
+    uint64_t most;   /* limit of decompressed bytes */
     uint32_t crc;    /* of the payload */
     char tail[ITEM_MAX_TRAILER];
     size_t tail_bytes;
@@ -77,12 +77,12 @@ static int end_copies(struct native_load *self, struct cb_err *err)
     if (rc) {
         self->complete.copy_code = rc;
         self->io.window.step = NULL;
-        pinned_leave(&self->io.bounce); /* it may still be read from */
+        pinned_leave(&self->io.bounce); /* copies may still read from it */
     }
     return rc;
 }
 
-/* Takes the next decompressed bytes, and places the part of them that is payload. */
+/* Receives the next decompressed bytes, and places the part of them that is payload. */
 static int place_plain(struct native_load *self, struct load_item *item, const char *bytes, uint64_t len,
                        struct cb_err *err)
 {
@@ -140,7 +140,7 @@ static int take_packed(struct native_load *self, struct load_item *item, const c
         rc = unpack_stream_take(&item->unpacking->stream, fqn, bytes + used, len - used, &used, self->io.window.step,
                                 LOAD_STEP_BYTES, &made, err);
         if (!rc && used == before && made == 0)
-            break; /* it needs more of the item */
+            break; /* more of the item is needed */
         if (!rc)
             rc = take_plain(self, item, self->io.window.step, made, err);
     }
@@ -181,7 +181,7 @@ int native_load_unpack(struct native_load *self, struct load_item *item, struct 
     if (!rc && !ends)
         return 0;
     native_load_forget_unpacking(item);
-    if (self->complete.copy_code) { /* it is the device */
+    if (self->complete.copy_code) { /* the device has failed */
         *err = why;
         return rc;
     }

@@ -30,9 +30,9 @@ struct async_save {
     pthread_cond_t changed;
     /* under the lock */
     struct native_job *jobs; /* a ring of save.inflight */
-    uint32_t first, count;   /* under way */
+    uint32_t first, count;   /* in progress */
     bool leave;
-    struct cb_err failure; /* code != 0: not told yet */
+    struct cb_err failure; /* code != 0: not returned yet */
 };
 
 static void wait_for_change(struct async_save *self, uint64_t until_ns)
@@ -111,7 +111,7 @@ static void *live(void *context)
     }
 }
 
-/* --- beginning and end --- */
+/* --- starting and stopping --- */
 
 static int check_setup(const struct native_engine *engine, struct cb_err *err)
 {
@@ -190,7 +190,7 @@ bool async_save_stop(struct native_engine *engine)
     return ended && !transfer_is_stuck(engine->back.transfer);
 }
 
-/* --- the caller --- */
+/* --- the calling thread --- */
 
 /* Waits, with the lock held, until at most `left` saves are under way. */
 static int wait_until(struct async_save *self, uint32_t left, uint64_t deadline_ns, struct cb_err *err)
@@ -236,12 +236,13 @@ uint32_t async_save_under_way(struct native_engine *engine)
     return count;
 }
 
-/* Waits until no save uses plan, schedule and staging memory, so that they can change. Does not return a save's failure. */
+/* Waits until no save uses plan, schedule and staging memory, so that they can change. Does not return a save's
+ * failure. */
 static int idle(struct native_engine *engine, struct cb_err *err)
 {
     struct async_save *self = engine->async_save;
     pthread_mutex_lock(&self->lock);
-    uint32_t own = 1; /* the save that asks is under way, too */
+    uint32_t own = 1; /* the calling save counts, too */
     int rc = 0;
     while (!rc && self->count > own) {
         rc = comm_check(engine->front.comm, err);
@@ -272,7 +273,7 @@ static struct native_job *begin_job(struct async_save *self, struct native_opera
     job->stage_failed = job->gave_up = false;
     job->rounds_staged = job->rounds_written = 0;
     while (sem_trywait(&job->staged_more) == 0 || sem_trywait(&job->written_more) == 0)
-        ; /* posts that nobody waited for */
+        ; /* unused posts */
     timeline_start_async(&job->operation.timeline, &job->front, STATE_WAIT);
     return job;
 }
@@ -295,7 +296,7 @@ static void queue(struct native_job *job)
     pthread_mutex_unlock(&self->lock);
 }
 
-/* The end of the stall. */
+/* Ends the stall. */
 static void hand_over(struct async_save *self, struct native_job *job)
 {
     timeline_take_over(&job->front, &job->operation.timeline);

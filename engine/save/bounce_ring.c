@@ -16,7 +16,7 @@ enum slot_state { SLOT_FREE, SLOT_TAKEN, SLOT_COPYING, SLOT_FULL };
 
 struct slot {
     enum slot_state state;
-    uint64_t event; /* behind its copies */
+    uint64_t event; /* done after its copies */
 };
 
 struct bounce_ring {
@@ -28,7 +28,7 @@ struct bounce_ring {
     uint32_t *copying; /* a ring, oldest first */
     uint32_t free_count, copying_first, copying_count;
     uint32_t *slot_of; /* of each request */
-    size_t capacity;   /* of that */
+    size_t capacity;   /* of each slot */
     bool frees;
 };
 
@@ -63,7 +63,7 @@ static int make_slots(struct bounce_ring *self, uint32_t count, struct cb_err *e
     return 0;
 }
 
-/* Slots of another size, or of another device. */
+/* Reallocates the slots for another size or another device. */
 static int make_memory(struct native_engine *engine, struct device *device, uint64_t slot_bytes, struct cb_err *err)
 {
     struct bounce_ring *self = engine->ring;
@@ -232,7 +232,7 @@ int bounce_ring_drain(struct bounce_ring *self, uint64_t deadline_ns, struct cb_
     uint64_t event = 0;
     if (!device)
         return 0;
-    rc = device->ops->record(device, &event, err); /* behind what was queued before a failure, too */
+    rc = device->ops->record(device, &event, err); /* after everything that was queued before a failure, too */
     if (!rc)
         rc = device->ops->wait(device, event, deadline_ns, err);
     while (!rc && self->copying_count > 0)

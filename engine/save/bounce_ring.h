@@ -26,7 +26,7 @@ bool bounce_ring_is_full(const struct bounce_ring *self, size_t request);
 void bounce_ring_give_back(struct bounce_ring *self, size_t request);
 /* The number of slots being copied. */
 uint32_t bounce_ring_under_way(const struct bounce_ring *self);
-/* Checks which copies are done; waits for the oldest until `until_ns`. A passed deadline is no failure. */
+/* Checks which copies are done; waits for the oldest until `until_ns`. Reaching that time is not a failure. */
 int bounce_ring_look(struct bounce_ring *self, uint64_t until_ns, struct cb_err *err) CB_MUST_CHECK;
 /* Waits until no slot is being copied. After a failure of the device the memory is leaked on purpose. */
 int bounce_ring_drain(struct bounce_ring *self, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;

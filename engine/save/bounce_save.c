@@ -7,7 +7,7 @@
 #include "engine/save/bounce_ring.h"
 #include "engine/save/native_save.h"
 
-#define BATCH 32 /* copies handed over at once */
+#define BATCH 32 /* copies queued in one call */
 /* How long to wait after a failure for copies that are queued. */
 #define DRAIN_NS (5 * NS_PER_S)
 
@@ -53,7 +53,7 @@ int bounce_save_end(struct native_save *self, int rc, struct cb_err *err)
     self->operation->bytes_copied += self->copied_bytes;
     int drained = bounce_ring_drain(ring_of(self), clock_monotonic_ns() + DRAIN_NS, rc ? &later : err);
     if (drained)
-        self->schedule_ready = false; /* its pinned memory is gone */
+        self->schedule_ready = false; /* its pinned memory has been freed */
     return rc ? rc : drained;
 }
 

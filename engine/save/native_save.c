@@ -36,7 +36,7 @@ static int write_failed(void *context, const struct io_request *request, const c
     return why->code;
 }
 
-/* --- the order of things --- */
+/* --- steps of a save --- */
 
 static int remove_if_there(struct store *store, const char *path, uint32_t copy, const char *file, struct cb_err *err)
 {
@@ -83,7 +83,7 @@ static int remove_own_files(struct native_operation *operation, struct cb_err *e
 }
 
 /* Removes an earlier checkpoint from the folder: first its marker, durably, before any rank writes data. `code` is this
- * rank's result so far. For a synchronous save this time is delete_s, not part of the save. */
+ * rank's result so far. In a synchronous save this time is reported as delete_s, not as part of the save. */
 static int clear_folder(struct native_operation *operation, int code, struct cb_err *err)
 {
     struct agreement agreement;
@@ -96,7 +96,7 @@ static int clear_folder(struct native_operation *operation, int code, struct cb_
     rc = native_agree(operation, rc, 0, &agreement, err);
     if (!rc)
         rc = native_agree(operation, remove_own_files(operation, err), 0, &agreement, err);
-    if (!rc && operation->engine->rank == 0) /* what other ranks, another format and more copies have left */
+    if (!rc && operation->engine->rank == 0) /* files of other ranks, another format and more copies */
         rc = older_checkpoint_remove_files(operation->lane->store, operation->path, err);
     operation->sample->values[METRIC_DELETE_S] = (double)(clock_monotonic_ns() - start_ns) / 1e9;
     if (!operation->lane->async)
@@ -244,7 +244,7 @@ static int publish_marker(struct native_operation *operation, struct cb_err *err
                               err);
 }
 
-/* Fails on all ranks unless all have the same plan. Sets plan_cache_hit, and the save id that rank 0 draws. */
+/* Fails on all ranks unless all have the same plan. Sets plan_cache_hit and the save id, which rank 0 generates. */
 static int agree_on_plan(struct native_operation *operation, int code, struct cb_err *err)
 {
     struct agreement agreement;

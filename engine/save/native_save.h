@@ -1,4 +1,4 @@
-/* What the files of saving share, and keep from one save to the next.
+/* Shared by the files of a save: what they keep from one save to the next.
  *
  * save_prepare.c  the plan, its cache, and the schedule made from it
  * write_frames.c  composes the bytes of a request
@@ -18,7 +18,7 @@
 /* The payload of one of this rank's items. */
 struct source {
     struct item_frame frame;
-    const char *memory;      /* its first byte, or that of the piece if it is mapped; NULL for bytes items */
+    const char *memory;      /* its first byte, or the piece's if it is mapped; NULL for bytes items */
     struct mapping *mapping; /* NULL if contiguous */
     uint32_t crc;            /* of the payload so far */
 };
@@ -86,7 +86,7 @@ struct native_save {
     struct native_job *job;             /* its job if it is staged; else NULL */
 };
 
-/* One asynchronous save, under way or ended. */
+/* One asynchronous save, in progress or ended. */
 struct native_job {
     struct native_operation operation; /* its path and options point to the next two members */
     char path[PATH_MAX];
@@ -110,7 +110,7 @@ struct native_job {
 /* save_prepare.c */
 int native_save_make(struct native_engine *engine, struct cb_err *err) CB_MUST_CHECK;
 /* Makes plan and schedule for the operation's state, or takes them from the cache if the key is the same. Calls `idle`
- * before it replaces anything that a save under way may use. */
+ * before it replaces anything that a save in progress may use. */
 int native_prepare(struct native_operation *operation, bool staged,
                    int (*idle)(struct native_engine *, struct cb_err *), struct cb_err *err) CB_MUST_CHECK;
 const struct plan_item *native_item(const struct native_save *self, uint32_t source);
@@ -151,7 +151,7 @@ int native_persist(struct native_operation *operation, struct native_job *job, i
 /* async_save.c */
 int async_save_make(struct native_engine *engine, struct cb_err *err) CB_MUST_CHECK;
 int async_save_run(struct native_operation *operation, struct cb_err *err) CB_MUST_CHECK;
-/* Waits until at most `left` saves are under way; returns a failure that has not been returned yet. */
+/* Waits until at most `left` saves are in flight; returns a failure that has not been returned yet. */
 int async_save_wait(struct native_engine *engine, uint32_t left, uint64_t deadline_ns,
                     struct cb_err *err) CB_MUST_CHECK;
 uint32_t async_save_under_way(struct native_engine *engine);

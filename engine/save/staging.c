@@ -1,9 +1,9 @@
-/* Staging memory of asynchronous saves, which holds the images of requests until they are written, and copying the state
- * into it, for which training waits.
+/* Staging memory of asynchronous saves: it holds the images of requests until they are written. Training waits only
+ * while the state is copied into it.
  *
  * It is allocated and touched once and used by every save. If all requests fit, there is one round, and writing starts
- * after it, so that it does not compete with the copy. If not, rounds alternate between two halves: one is filled while the
- * other is written. A half is filled again when all writes from it have completed. */
+ * after it, so that it does not compete with the copy. If not, rounds alternate between two halves: one is filled while
+ * the other is written. A half is filled again when all writes from it have completed. */
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -57,7 +57,7 @@ void native_staging_release(struct native_save *self)
     memset(&self->staging, 0, sizeof self->staging);
 }
 
-/* --- where images lie --- */
+/* --- layout of the images --- */
 
 /* Assigns each request a place in an area, and divides the requests into rounds. */
 static int place_images(struct native_save *self, struct cb_err *err)
@@ -190,7 +190,7 @@ int native_staging_build(struct native_save *self, struct cb_err *err)
 static void wait_for_post(sem_t *posted, uint64_t until_ns)
 {
     struct timespec until = {.tv_sec = (time_t)(until_ns / NS_PER_S), .tv_nsec = (long)(until_ns % NS_PER_S)};
-    (void)sem_clockwait(posted, CLOCK_MONOTONIC, &until); /* the caller looks for itself */
+    (void)sem_clockwait(posted, CLOCK_MONOTONIC, &until); /* the caller checks it */
 }
 
 /* Waits until the half of round `number` is free: the round two before it has been written. */
@@ -200,7 +200,7 @@ static int wait_for_half(struct native_job *job, uint32_t number, struct cb_err 
     timeline_enter(&job->front, STATE_IO);
     while (atomic_load_explicit(&job->rounds_written, memory_order_acquire) + 1 < number) {
         if (job->gave_up)
-            return 0; /* the thread has the reason */
+            return 0; /* the thread reports the reason */
         int rc = comm_check(operation->engine->front.comm, err);
         uint64_t now_ns = clock_monotonic_ns();
         if (!rc && now_ns > job->options.deadline_ns)
