@@ -10,11 +10,11 @@
 #include "core/alloc.h"
 #include "core/clock.h"
 
-/* Waiting tests in a loop for the first moment (a barrier of ranks that arrive together takes microseconds), then sleeps
- * between tests, so that a waiting rank leaves its core to others. */
+/* Waits poll continuously at first (a barrier of ranks that arrive together takes microseconds), then sleep between
+ * polls, so that a waiting rank leaves its core to others. */
 #define SPIN_NS (20 * NS_PER_US)
 #define SLEEP_NS (50 * NS_PER_US)
-/* A twin waits in the background of a computation, which each poll interrupts. */
+/* A twin waits in the background of a computation, and each poll interrupts that. */
 #define PATIENT_SLEEP_NS NS_PER_MS
 #define BROADCAST_CHUNK_BYTES (UINT64_C(256) * 1024 * 1024)
 
@@ -43,7 +43,7 @@ int comm_part(struct comm *self, uint32_t color, struct comm **part, struct cb_e
 
 void comm_free(struct comm *self)
 {
-    if (self && comm_can_end(self)) /* else buffers are still in use, and MPI would wait for ranks that never come */
+    if (self && comm_can_end(self)) /* if not, buffers are still in use, and MPI would wait for ranks that never come */
         self->ops->free(self);
 }
 
@@ -252,7 +252,7 @@ int comm_sum(struct comm *self, double *numbers, uint32_t count, uint64_t deadli
     rc = self->ops->start_all_gather(self, mine, all, count * sizeof *mine / sizeof(uint32_t), &message, err);
     rc = wait_for(self, rc, &message, "sum", deadline_ns, err);
     if (rc)
-        return rc; /* `all` stays */
+        return rc; /* `all` is not freed: it may still be in use */
     for (uint32_t i = 0; i < count; i++) {
         numbers[i] = 0;
         for (uint32_t rank = 0; rank < self->size; rank++)

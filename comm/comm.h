@@ -1,7 +1,7 @@
 /* Communication between ranks, over MPI (comm_new) or TCP (comm/comm_tcp.h).
  *
- * No wait is unbounded: a collective is polled until it is done, the deadline has passed, or the check of comm_watch says
- * to stop. After a time-out or an abort the communicator is unusable and the process should exit. Calls are collective
+ * No wait is unbounded: a collective is polled until it is done, the deadline has passed, or the check of comm_watch
+ * fails. After a time-out or an abort the communicator is unusable and the process should exit. Calls are collective
  * unless noted, and made from one thread; another thread uses a twin. */
 #ifndef COMM_COMM_H
 #define COMM_COMM_H
@@ -13,8 +13,8 @@
 
 struct comm;
 
-/* Starts MPI. Without a launcher there is one rank. With several `nodes` the ranks are spread over them by
- * core/rank_placement.h, and a node is a machine, whatever else they share; with 0 MPI finds out who shares a
+/* Starts MPI. Without a launcher there is one rank. With several `nodes`, core/rank_placement.h spreads the ranks over
+ * them, and each node counts as a machine even if nodes share one; with 0, MPI finds out which ranks share a
  * machine. */
 int comm_new(uint32_t nodes, struct comm **comm, struct cb_err *err) CB_MUST_CHECK;
 /* A second communicator of the same ranks, for one other thread. Messages of the two never mix. A twin polls less often
@@ -32,7 +32,7 @@ bool comm_can_end(const struct comm *comm);
 void comm_give_up(struct comm *comm);
 uint32_t comm_rank(const struct comm *comm);
 uint32_t comm_size(const struct comm *comm);
-/* This rank's number among the ranks on its machine, and how many they are. */
+/* This rank's number among the ranks on its machine, and the number of these. */
 uint32_t comm_local_rank(const struct comm *comm);
 uint32_t comm_local_size(const struct comm *comm);
 /* The number of ranks on the node with the most ranks; comm_size if there is one node. */
@@ -62,7 +62,7 @@ struct agreement {
 int comm_agree(struct comm *comm, int code, uint64_t number, uint64_t deadline_ns, struct agreement *agreement,
                struct cb_err *err) CB_MUST_CHECK;
 
-/* comm_agree, and in the same reduction *word becomes that of rank 0. */
+/* comm_agree; also sets *word to rank 0's, in the same reduction. */
 int comm_agree_and_share(struct comm *comm, int code, uint64_t number, uint64_t *word, uint64_t deadline_ns,
                          struct agreement *agreement, struct cb_err *err) CB_MUST_CHECK;
 
@@ -106,7 +106,7 @@ int comm_start_all_reduce(struct comm *comm, const float *mine, float *sum, uint
 int comm_sum(struct comm *comm, double *numbers, uint32_t count, uint64_t deadline_ns,
              struct cb_err *err) CB_MUST_CHECK;
 
-/* Gives up on messages under way. Agreements still work, but the process must exit with _exit (comm_can_end is false). Not
+/* Abandons messages in flight. Agreements still work, but the process must exit with _exit (comm_can_end is false). Not
  * collective. */
 void comm_abandon_messages(struct comm *comm);
 

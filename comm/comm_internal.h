@@ -12,7 +12,7 @@ struct vote {
     uint64_t failed_code; /* -code of that rank */
     uint64_t failed_count;
     uint64_t sum, min, max;
-    uint64_t word; /* rank 0's; of the others 0 */
+    uint64_t word; /* rank 0's word; 0 on the other ranks */
 };
 void vote_combine(struct vote *to, const struct vote *from);
 

@@ -55,7 +55,7 @@ static int fail_mpi(struct comm *comm, const char *what, struct cb_err *err)
     return cb_fail(err, CB_ERR_SYSTEM, "%s: MPI failed", what);
 }
 
-/* Until all are done. */
+/* Waits until all are done. */
 static int spin(struct comm *comm, MPI_Request *requests, int count, const char *what, uint64_t deadline_ns,
                 struct cb_err *err)
 {
@@ -82,7 +82,7 @@ static double seconds_since(uint64_t start_ns)
     return (double)(clock_monotonic_ns() - start_ns) / 1e9;
 }
 
-/* The content that one side sends and the other checks; it depends on the message and the position. */
+/* The content that the sender writes and the receiver checks; it depends on the message and the position. */
 static void mark(unsigned char *bytes, uint64_t count, uint32_t message)
 {
     for (uint64_t i = 0; i < count; i++)
@@ -186,7 +186,7 @@ int comm_measure_windows(struct comm *comm, uint32_t peer, bool sends, uint64_t 
 struct exchange {
     enum collective kind;
     uint32_t rank, ranks;
-    size_t in_count, out_count; /* doubles a rank brings, and gets */
+    size_t in_count, out_count; /* doubles that a rank contributes, and receives */
     double *in, *out;
 };
 
@@ -243,7 +243,7 @@ static int exchange_start(const struct exchange *self, MPI_Request *request)
     }
 }
 
-/* Of the value at `index` of the result. */
+/* The correct value at `index` of the result. */
 static double expected(const struct exchange *self, size_t index)
 {
     size_t share = self->in_count / self->ranks;
@@ -285,7 +285,7 @@ static int run_batch(struct comm *comm, const struct exchange *exchange, uint32_
     return rc;
 }
 
-/* Each becomes that of the slowest rank. */
+/* Replaces each duration by the slowest rank's. */
 static int take_slowest(struct comm *comm, double *seconds, uint32_t count, uint64_t deadline_ns, struct cb_err *err)
 {
     MPI_Request request;

@@ -28,28 +28,27 @@ double collective_bus_factor(enum collective kind, uint32_t ranks);
 int comm_measure_ping_pong(struct comm *comm, uint32_t peer, uint64_t bytes, uint32_t rounds, double *seconds,
                            bool *right, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
 
-/* The time of each of `rounds` windows: `window` messages of `bytes` one way, then an answer of the receiver. Both ranks get
- * the same times. */
+/* The time of each of `rounds` windows: `window` messages of `bytes` one way, then a reply from the receiver. Both
+ * ranks get the same times. */
 int comm_measure_windows(struct comm *comm, uint32_t peer, bool sends, uint64_t bytes, uint32_t window, uint32_t rounds,
                          double *seconds, bool *right, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
 
-/* S of the bandwidths that is nearest below `bytes`: of an all-reduce or broadcast whole numbers of 8 bytes, of the rest
- * a multiple of 8 for each rank; at least one of them. */
+/* The buffer size S nearest below `bytes` for which the collective is defined: whole numbers of 8 bytes for an
+ * all-reduce or broadcast, else a multiple of 8 for each rank; at least one of them. */
 uint64_t collective_bytes(enum collective kind, uint64_t bytes, uint32_t ranks);
 
-/* Collective. `bytes` is S of the bandwidths: the whole buffer of an all-reduce or broadcast, what all
- * ranks contribute together to an all-gather, what one rank gives to the others in the rest; taken as
- * collective_bytes has it. Each round is `batch` operations in a row after a barrier; seconds[i] is
- * that of one operation on the slowest rank. */
+/* Collective. `bytes` is S of the bandwidths, rounded by collective_bytes: the whole buffer of an all-reduce or
+ * broadcast, the sum of what all ranks contribute to an all-gather, else what one rank gives to the others. Each round
+ * is `batch` operations in a row after a barrier; seconds[i] is the time of one operation on the slowest rank. */
 int comm_measure_collective(struct comm *comm, enum collective kind, uint64_t bytes, uint32_t batch, uint32_t rounds,
                             double *seconds, bool *right, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
 
-/* An all-reduce of `bytes` beside `work`, which is called until the all-reduce is done or `work` says that
- * it has finished (returns false): *together_s until both are done. Collective. */
+/* An all-reduce of `bytes` beside `work`, which is called until the all-reduce is done or `work` returns false
+ * (finished); *together_s is the time until both are done. Collective. */
 int comm_measure_overlap(struct comm *comm, uint64_t bytes, bool (*work)(void *context), void *context,
                          double *together_s, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
 
-/* Every rank's `bytes` to all, in order of rank: `all` has room for comm_size of them. Collective. */
+/* Gathers every rank's `bytes` on all ranks, in rank order: `all` has room for comm_size of them. Collective. */
 int comm_all_gather(struct comm *comm, const void *mine, uint64_t bytes, void *all, uint64_t deadline_ns,
                     struct cb_err *err) CB_MUST_CHECK;
 

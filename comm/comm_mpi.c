@@ -19,7 +19,7 @@
 struct shared {
     struct comm_state state;
     pthread_mutex_t lock; /* around every call of MPI */
-    int provided;         /* level of threads that MPI gives */
+    int provided;         /* level of thread support that MPI provides */
 };
 
 struct mpi_comm {
@@ -76,7 +76,7 @@ static void read_place(MPI_Comm where, uint32_t *rank, uint32_t *size)
     *size = (uint32_t)number;
 }
 
-/* Ranks of one node; returns as MPI does. */
+/* The communicator of the ranks of one node; returns an MPI code. */
 static int split_machines(struct mpi_comm *self, uint32_t nodes)
 {
     uint32_t rank = self->base.rank, size = self->base.size;

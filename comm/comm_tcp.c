@@ -11,12 +11,12 @@
 
 #define SPLIT_SLEEP_NS (100 * NS_PER_US)
 #define TAG_ALL COMM_TAGS         /* of collectives */
-#define TAG_LOCAL (COMM_TAGS + 1) /* of those among the ranks of one machine */
+#define TAG_LOCAL (COMM_TAGS + 1) /* of collectives among the ranks of one machine */
 
 struct tcp_comm;
 struct operation {
     struct tcp_comm *comm;
-    struct tcp_transfer *transfers; /* of the present step */
+    struct tcp_transfer *transfers; /* of the current step */
     uint32_t count;
     bool is_collective;
     /* On the lowest rank, after it has received from all others: computes and sends the results. */
@@ -24,18 +24,18 @@ struct operation {
     void (*fold)(const struct operation *self, char *result);
     const uint32_t *members;
     uint32_t member_count, tag;
-    uint64_t in_bytes, out_bytes; /* a rank's */
+    uint64_t in_bytes, out_bytes; /* of each rank */
     char *gathered, *result;      /* member_count x in_bytes; the output of fold */
     char *out;
-    bool shares_out; /* each rank gets its part of the result */
+    bool shares_out; /* each rank gets its own part of the result */
 };
 
 struct tcp_comm {
     struct comm base;
     struct tcp_world *world; /* owned by the first communicator, borrowed by its twins */
     uint64_t context;
-    uint32_t *members; /* ranks of the world, in order */
-    uint32_t *local;   /* those on this machine */
+    uint32_t *members; /* world ranks, in order */
+    uint32_t *local;   /* the members on this machine */
     uint32_t local_count;
 };
 
@@ -44,7 +44,7 @@ static struct tcp_comm *cast(struct comm *comm)
     return (struct tcp_comm *)comm;
 }
 
-/* Names the rank that was gone first; others may have exited because of it. */
+/* Names the rank that disconnected first; others may have exited because of it. */
 static int fail_gone(const struct tcp_world *self, uint32_t rank, struct cb_err *err)
 {
     return cb_fail(err, CB_ERR_ABORTED, "rank %u is gone: the connection to it ended",
@@ -86,7 +86,7 @@ static void add_transfer(struct operation *self, bool receives, uint32_t peer, u
     tcp_world_transfer(self->comm->world, transfer);
 }
 
-/* Fails if a rank that takes part is gone. */
+/* Fails if a participating rank is gone. */
 static int check_ranks(const struct operation *self, struct cb_err *err)
 {
     const struct tcp_world *world = self->comm->world;
@@ -268,7 +268,7 @@ static int tcp_start_agree(struct comm *comm, bool local, const struct vote *min
     return start_collective(comm, &call, message, err);
 }
 
-/* An agreement on nothing. */
+/* An agreement without contents, as a barrier. */
 static int tcp_start_barrier(struct comm *comm, struct comm_message *message, struct cb_err *err)
 {
     return tcp_start_agree(comm, false, &comm->mine, &comm->all, message, err);
@@ -419,7 +419,7 @@ static const struct comm_ops tcp_ops = {.start_barrier = tcp_start_barrier,
                                         .split = tcp_split,
                                         .free = tcp_free};
 
-/* Who is on which machine. */
+/* Finds out which ranks share a machine. */
 static int note_machines(struct tcp_comm *self, struct cb_err *err)
 {
     struct tcp_world *world = self->world;

@@ -1,10 +1,10 @@
 /* comm/comm.h over TCP, for programs without MPI.
  *
- * Connections use TLS 1.3 with a key that all ranks share (core/channel.h); the handshake rejects a peer without the key.
- * All ranks know the address of rank 0, which sends each rank the addresses of the others. A rank connects to another rank
- * when it first sends to it. Collectives go through their lowest rank: they suit agreements and small messages, not the
- * gradients of a training. A message without a matching receive is kept in memory. If a connection breaks, all ranks learn
- * which rank is gone. Messages make progress only inside of calls that wait or test. */
+ * Connections use TLS 1.3 with a key that all ranks share (core/channel.h); the handshake rejects a peer without the
+ * key. All ranks know the address of rank 0, which sends each rank the addresses of the others. A rank connects to
+ * another rank when it first sends to it. Collectives go through their lowest rank: they suit agreements and small
+ * messages, not the gradients of a training. A message without a matching receive is kept in memory. If a connection
+ * breaks, all ranks learn which rank is gone. Messages make progress only during calls that wait or test. */
 #ifndef COMM_COMM_TCP_H
 #define COMM_COMM_TCP_H
 

@@ -17,8 +17,8 @@
 
 #define TCP_VERSION 1
 #define PART_BYTES (UINT64_C(1) << 20)     /* of a message that goes in one frame */
-#define QUEUED_MOST_BYTES (4 * PART_BYTES) /* limit of queued frames for one rank */
-#define STRANGER_NS (10 * NS_PER_S)        /* that one may take for its hello */
+#define QUEUED_MOST_BYTES (4 * PART_BYTES) /* limit of queued frames per rank */
+#define STRANGER_NS (10 * NS_PER_S)        /* time limit for the hello of a connection */
 #define RETRY_NS (50 * NS_PER_MS)
 #define GOODBYE_NS NS_PER_S
 
@@ -26,21 +26,21 @@ enum frame_kind { FRAME_HELLO, FRAME_TABLE, FRAME_PART, FRAME_GONE, FRAME_GOODBY
 
 struct frame {
     uint32_t kind, version;
-    uint32_t rank; /* hello: who sends; gone: who is */
+    uint32_t rank; /* hello: the sender; gone: the rank that is gone */
     uint32_t tag;
     uint64_t context, length, offset; /* of a message: communicator, length, offset of this part */
 };
 
 struct hello {
     uint32_t size;
-    uint16_t port; /* that it listens at */
+    uint16_t port; /* the address on which it listens */
     char host[HOST_BYTES];
 };
 
 /* --- SIGPIPE --- */
 
 /* Writing to a connection that the peer has closed raises SIGPIPE, which would end a program that does not expect it.
- * This holds the signal back in the calling thread, and takes it away if it came from here. */
+ * This blocks the signal in the calling thread, and discards it if our write raised it. */
 struct quiet {
     sigset_t before;
     bool was_pending;
@@ -104,7 +104,7 @@ static void note_gone(struct tcp_world *self, uint32_t rank)
     self->first_gone = self->first_gone < self->size ? self->first_gone : rank;
     for (uint32_t i = 0; i < self->size; i++)
         if (i != rank && self->peers[i].out && !queue_frame(self->peers[i].out, &frame, NULL, 0, NULL))
-            (void)!channel_work(self->peers[i].out, NULL); /* now: this rank may be about to leave */
+            (void)!channel_work(self->peers[i].out, NULL); /* at once, since this rank may be about to leave */
 }
 
 /* --- receiving --- */
@@ -302,7 +302,7 @@ static void let_in(struct tcp_world *self)
         const void *bytes;
         size_t len;
         bool ours = false, over = channel_work(stranger->channel, NULL) || now_ns > stranger->since_ns + STRANGER_NS;
-        if (channel_next(stranger->channel, &bytes, &len)) { /* also of one that has left since */
+        if (channel_next(stranger->channel, &bytes, &len)) { /* also for a rank that has left since */
             ours = take_hello(self, stranger->channel, bytes, len);
             over = !ours;
         }
@@ -364,7 +364,7 @@ static int hear(struct tcp_world *self, uint32_t rank, struct cb_err *err)
     return rc;
 }
 
-/* Queues as much as the connection takes. */
+/* Queues as much as the connection accepts. */
 static int queue_sends(struct tcp_peer *peer, struct cb_err *err)
 {
     while (peer->sends && channel_unsent(peer->out) < QUEUED_MOST_BYTES) {
@@ -402,7 +402,7 @@ static int speak(struct tcp_world *self, uint32_t rank, struct cb_err *err)
     bool ended = channel_work(peer->out, NULL);
     if (!rc)
         rc = take_frames(self, rank, peer->out, err);
-    if (ended && !peer->in) /* else that has its last words */
+    if (ended && !peer->in) /* if not, it still has unread frames */
         note_gone(self, rank);
     if (!ended && channel_is_open(peer->out) && channel_unsent(peer->out) == 0) {
         for (; peer->queued; peer->queued = peer->queued->next)
@@ -453,7 +453,7 @@ int tcp_world_send_to_self(struct tcp_world *self, struct tcp_transfer *send, st
 void tcp_world_free(struct tcp_world *self)
 {
     struct quiet quiet;
-    quiet_begin(&quiet); /* closing says goodbye, too */
+    quiet_begin(&quiet); /* closing sends a goodbye, too */
     for (size_t i = 0; i < self->stranger_count; i++)
         channel_free(self->strangers[i].channel);
     for (uint32_t i = 0; self->peers && i < self->size; i++) {

@@ -61,7 +61,7 @@ struct tcp_world {
     struct channel_context *server, *client;
     int listening_fd;
     uint16_t port;
-    uint32_t rank, size, came; /* came: on rank 0, the number of hellos */
+    uint32_t rank, size, came; /* on rank 0, the number of hellos */
     bool has_table;
     char host[HOST_BYTES];
     char (*hosts)[HOST_BYTES]; /* on rank 0: the machine id of each rank */
@@ -71,7 +71,7 @@ struct tcp_world {
     struct tcp_transfer *receives, **last_receive; /* without a message yet, oldest first */
     struct tcp_early *earlies, **last_early;
     uint64_t contexts;   /* number of the newest communicator */
-    uint32_t first_gone; /* the rank that was gone first; `size` if none is */
+    uint32_t first_gone; /* the rank that disconnected first; `size` if all are connected */
 };
 
 /* Returns when all ranks have connected and know each other's addresses. */
