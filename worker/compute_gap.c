@@ -11,7 +11,7 @@
 #define SLICE_NS (10 * NS_PER_MS)
 #define SLEEP_NS (50 * NS_PER_MS)
 #define CALIBRATE_NS (500 * NS_PER_MS)
-/* A compute_rate of less is noise. */
+/* A lower compute_rate is noise. */
 #define LEAST_NS (20 * NS_PER_MS)
 
 int compute_gap_init(struct compute_gap *self, const struct experiment *experiment, struct cb_err *err)
@@ -56,7 +56,7 @@ int compute_gap_calibrate(struct compute_gap *self, struct comm *comm, struct st
 {
     uint64_t now_ns = clock_monotonic_ns(), end_ns = now_ns + CALIBRATE_NS;
     int rc = 0;
-    compute_until(self->compute, now_ns + SLICE_NS); /* clocks and caches wake up */
+    compute_until(self->compute, now_ns + SLICE_NS); /* lets clocks and caches warm up */
     for (now_ns = clock_monotonic_ns(); now_ns < end_ns && !rc;) {
         uint64_t units = compute_until(self->compute, now_ns + SLICE_NS), after_ns = clock_monotonic_ns();
         add_slice(&self->alone, units, after_ns - now_ns);
@@ -76,7 +76,7 @@ static int compute_gap(struct compute_gap *self, struct engine *engine, struct c
         uint64_t units = compute_until(self->compute, earlier(now_ns + SLICE_NS, end_ns));
         uint64_t after_ns = clock_monotonic_ns();
         bool still_busy = engine && engine_under_way(engine) > 0;
-        if (busy == still_busy) /* a slice in which a save ended counts as neither */
+        if (busy == still_busy) /* a slice during which a save ended counts as neither */
             add_slice(busy ? beside : &self->alone, units, after_ns - now_ns);
         busy = still_busy;
         now_ns = after_ns;

@@ -19,17 +19,17 @@ struct compute_rate {
 struct compute_gap {
     uint64_t gap_ns;           /* compute_gap; 0: no gap */
     struct compute *compute;   /* NULL with interference=none */
-    struct compute_rate alone; /* while no save was under way, over the whole run */
+    struct compute_rate alone; /* without a save in flight, over the whole run */
 };
 
 int compute_gap_init(struct compute_gap *self, const struct experiment *experiment, struct cb_err *err) CB_MUST_CHECK;
 void compute_gap_release(struct compute_gap *self);
-/* Measures the rate without any save, before the first one. All ranks do so at once. */
+/* Measures the rate without any save, before the first one. All ranks do so simultaneously. */
 int compute_gap_calibrate(struct compute_gap *self, struct comm *comm, struct status_page *page,
                           struct cb_err *err) CB_MUST_CHECK;
 
-/* Runs one gap. *fraction is the share of its speed that computing lost while saves were under way; NAN if no save was under
- * way or nothing was computed. Fails early on a request to stop. */
+/* Runs one gap. *fraction is the share of its speed that computing lost while saves were in flight; NAN if no save was
+ * in flight or nothing was computed. Returns early on a request to stop. */
 int compute_gap_pass(struct compute_gap *self, struct engine *engine, struct comm *comm, struct status_page *page,
                      double *fraction, struct cb_err *err) CB_MUST_CHECK;
 

@@ -35,7 +35,7 @@ static int drop_one(void *context, const char *name, uint64_t length, struct cb_
 int drop_cache(struct comm *comm, struct store *store, const char *folder, uint64_t deadline_ns,
                struct coldness *coldness, struct cb_err *err)
 {
-    if (!store_capabilities(store)->page_cache) { /* nothing here could be warm */
+    if (!store_capabilities(store)->page_cache) { /* this store has no cache here */
         *coldness = (struct coldness){.resident_fraction = NAN};
         return 0;
     }

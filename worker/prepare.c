@@ -137,8 +137,8 @@ static int read_experiment(struct run *self, struct cb_err *err)
     return rc ? rc : make_layouts(self, err);
 }
 
-/* The states of this rank: its own for saving, and that of rank + shift for loading, if the pieces differ. A rank beyond the
- * ranks of a layout has no pieces of it. */
+/* The states of this rank: its own for saving, and the state of rank + shift for loading, if the pieces differ. A rank
+ * beyond the ranks of a layout has no pieces. */
 static int choose_states(struct run *self, struct cb_err *err)
 {
     uint32_t rank = comm_rank(self->comm), size = layout_world_size(self->layouts.loaded);
@@ -168,7 +168,7 @@ static enum state_memory memory_kind(const struct run *self)
     return experiment_is(self->experiment, OPT_ENGINE, "torch-dcp") ? STATE_MEMORY_SHARED : STATE_MEMORY_OWN;
 }
 
-/* Both states share one memory: loaded values are verified, and set anew before the next save. */
+/* Both states share one memory: loaded values are verified, and set again before the next save. */
 static uint64_t state_memory_bytes(const struct run *self)
 {
     return self->own.base_bytes > self->shifted.base_bytes ? self->own.base_bytes : self->shifted.base_bytes;
@@ -181,7 +181,7 @@ static int check_memory(struct run *self, struct cb_err *err)
     uint64_t block = store_block_bytes(self->experiment);
     uint64_t staging = block * experiment_u64(self->experiment, OPT_IO_DEPTH);
     if (self->on_device)
-        staging *= 2; /* as many requests are copied as are in flight */
+        staging *= 2; /* every request in flight has a copy */
     staging += estimate_staging_bytes(&self->layouts, self->experiment);
     uint64_t needed = staging + (self->on_device ? 0 : state_memory_bytes(self));
     char who[32];
@@ -218,7 +218,7 @@ static int claim_folder(struct run *self, struct cb_err *err)
     return rc;
 }
 
-/* Rank 0 makes and claims the folder. An earlier attempt may have left checkpoints in it. */
+/* Rank 0 creates and claims the folder. An earlier attempt may have left checkpoints in it. */
 static int prepare_store(struct run *self, struct cb_err *err)
 {
     int rc = 0;
@@ -247,7 +247,7 @@ static int find_checkpoint(struct run *self, struct cb_err *err)
     return rc ? rc : comm_broadcast(self->comm, self->checkpoint, sizeof self->checkpoint, run_deadline(self), err);
 }
 
-/* If the key is not given: on several nodes the default is one node. */
+/* Default if the key is not given: one node's ranks on several nodes. */
 static void add_shift(struct run *self)
 {
     char text[64];
@@ -328,7 +328,7 @@ int run_prepare(struct run *self, struct comm *comm, struct status_page *page, c
     self->folder_path = run_folder;
     self->attempt = attempt;
     self->own.shared_fd = self->shifted.shared_fd = -1;
-    self->op_timeout_ns = 60 * NS_PER_S; /* until the experiment says */
+    self->op_timeout_ns = 60 * NS_PER_S; /* until the experiment's value is known */
     read_id(self, run_folder);
     int rc = run_join(self, read_experiment(self, err), err);
     if (rc)
@@ -337,7 +337,7 @@ int run_prepare(struct run *self, struct comm *comm, struct status_page *page, c
                        ? VERIFY_NONE
                        : verify_mode_read(self->experiment, self->layout);
     if (!store_uri_of(experiment_text(self->experiment, OPT_STORE)).kind->keeps_data)
-        self->verify = VERIFY_NONE; /* null: keeps nothing to look at */
+        self->verify = VERIFY_NONE; /* null: has no data to verify */
     add_shift(self);
     if (self->on_device)
         rc = device_plugin_open_own(&self->plugin, self->comm, self->page, &self->device, &self->device_info, err);
@@ -384,7 +384,7 @@ void run_release(struct run *self)
     folder_release(&self->folder);
     state_release(&self->shifted);
     state_release(&self->own);
-    device_close(self->device); /* after the states that lie on it */
+    device_close(self->device); /* after the states that use its memory */
     device_plugin_close(&self->plugin);
     layout_pair_release(&self->layouts);
     model_free(self->model);

@@ -29,7 +29,8 @@ struct baseline {
     size_t writes, reads;
 };
 
-/* Uses the state's memory unless it is on a device: verification is over, and it is as cold as the source of a save. */
+/* Uses the state's memory unless it is on a device: verification is over, so the state is free, and it is as cold in
+ * the caches as the source of a save. */
 static int choose_memory(struct baseline *self, struct cb_err *err)
 {
     struct run *run = self->run;
@@ -48,7 +49,7 @@ static int choose_memory(struct baseline *self, struct cb_err *err)
     return 0;
 }
 
-/* Measures one direction; *rate is that of all ranks together. */
+/* Measures one direction; *rate is the sum of all ranks. */
 static int measure(struct baseline *self, enum operation op, uint32_t round, const char *name, double *rate,
                    struct cb_err *err)
 {
@@ -148,7 +149,7 @@ static void publish(struct baseline *self)
 int run_baseline(struct run *run, struct cb_err *err)
 {
     if (!experiment_bool(run->experiment, OPT_BASELINE) || run->raw)
-        return 0; /* raw is its own limit */
+        return 0; /* a raw run is its own limit */
     if (run->folder.reads_only && !run->folder.ours) {
         status_page_add_fact(run->page, "baseline", "none: the store's folder is not ours to write to");
         return 0;
@@ -161,6 +162,6 @@ int run_baseline(struct run *run, struct cb_err *err)
     if (!rc)
         publish(&baseline);
     if (store_in_flight(run->store) == 0)
-        free(baseline.scratch); /* else a store that hangs may still use it: this process will end (run_stop) */
+        free(baseline.scratch); /* if not, a store that hangs may still use it: this process will exit (run_stop) */
     return rc;
 }

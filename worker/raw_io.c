@@ -16,7 +16,7 @@
 /* The longest wait for completions before stop requests are checked again. */
 #define POLL_SLICE_NS (100 * NS_PER_MS)
 #define NAME_BYTES 1024
-/* Most pieces of memory in one part of an object, since a part can be longer than the memory. */
+/* Limit of memory segments in one part of an object, since a part can be longer than the memory. */
 #define MAX_PIECES 64
 
 struct transfer {
@@ -45,7 +45,7 @@ void raw_init(struct raw *self, const struct experiment *experiment, struct comm
         alignment = capabilities->length_alignment;
     uint64_t part = capabilities->part_bytes, block = experiment_u64(experiment, OPT_IO_BLOCK);
     if (part > 0 && bytes / MAX_PIECES >= memory_bytes)
-        bytes = MAX_PIECES * memory_bytes; /* a part must not have more pieces of memory */
+        bytes = MAX_PIECES * memory_bytes; /* a part must not need more segments */
     part = store_part_bytes(capabilities, bytes);
     *self = (struct raw){
         .comm = comm,
@@ -82,7 +82,7 @@ static uint32_t take_memory(const struct raw *raw, uint64_t offset, uint64_t len
     return count;
 }
 
-/* The next block. */
+/* Advances to the next block. */
 static int submit_next(struct transfer *self, struct cb_err *err)
 {
     struct raw *raw = self->raw;
@@ -170,7 +170,8 @@ static int move_all(struct transfer *self, struct cb_err *err)
     return reap(self, err);
 }
 
-/* Ends what is in flight after a failure. Who owns the memory asks store_in_flight: a store that hangs still uses it. */
+/* Cancels the requests in flight after a failure. Before freeing the memory, its owner calls store_in_flight: a store
+ * that hangs still uses it. */
 static void abandon(struct transfer *self)
 {
     store_cancel(self->raw->store);

@@ -63,8 +63,8 @@ static int load_once(struct run *self, uint32_t iteration, struct sample *sample
     return raw_read(&raw, self->checkpoint, sample, options.deadline_ns, err);
 }
 
-/* A synchronous save stalls training for all of its time. Raw files are durable when it ends; an engine says of its own
- * saves whether they are. */
+/* A synchronous save stalls training for its whole duration. Raw files are durable when it ends; engines report whether
+ * their saves are. */
 static void fill_synchronous(const struct run *self, struct sample *sample)
 {
     if (isnan(sample->values[METRIC_STALL_S]))
@@ -118,7 +118,7 @@ static int make_room(struct run *self, const char *next, struct cb_err *err)
     return rc;
 }
 
-/* The checkpoint of `iteration` is durable: removes those older than the last keep.last. */
+/* The checkpoint of `iteration` is durable: removes all but the last keep.last. */
 static int retire(struct run *self, uint32_t iteration, struct cb_err *err)
 {
     char name[FOLDER_NAME_BYTES];
@@ -201,7 +201,7 @@ static int save_behind(struct run *self, uint32_t iteration, struct cb_err *err)
     struct cb_err unheard;
     int rc = save_once(self, iteration, &pending->sample, err);
     if (rc)
-        self->pending_count--; /* it did not begin, because an earlier save had failed */
+        self->pending_count--; /* it never began, because an earlier save had failed */
     int settled = settle(self, rc ? &unheard : err);
     return run_join(self, rc ? rc : settled, err);
 }
@@ -227,7 +227,7 @@ static int save_step(struct run *self, uint32_t iteration, struct cb_err *err)
     if (rc)
         return rc;
     folder_checkpoint_name(&self->folder, self->experiment, iteration, next);
-    rc = make_room(self, next, err); /* last: in a memory file system the new checkpoint reuses its pages */
+    rc = make_room(self, next, err); /* last, since in a memory file system the new checkpoint reuses its pages */
     if (rc)
         return rc;
     snprintf(self->checkpoint, sizeof self->checkpoint, "%s", next);
@@ -286,7 +286,7 @@ static int load_step(struct run *self, uint32_t iteration, struct cb_err *err)
     struct coldness coldness;
     struct sample *sample = NULL;
     struct agreement moved;
-    int rc = wait_for_saves(self, err); /* what is loaded is what was saved last */
+    int rc = wait_for_saves(self, err); /* loads the checkpoint that was saved last */
     if (!rc)
         rc = make_cold(self, &coldness, err);
     if (!rc)
@@ -338,7 +338,7 @@ static enum vote vote_on(const struct run *self, uint32_t iteration, uint64_t en
     return samples + SAMPLES_IN_RESERVE > page->sample_capacity ? VOTE_FULL : VOTE_MORE;
 }
 
-/* Whether all ranks continue: while iterations or time are left, unless one was asked to stop. */
+/* Whether all ranks continue: while iterations or time are left, unless a rank was requested to stop. */
 static int decide(struct run *self, uint32_t iteration, uint64_t end_ns, bool *more, struct cb_err *err)
 {
     struct agreement votes;
@@ -373,8 +373,8 @@ static int iterate_all(struct run *self, struct cb_err *err)
     }
 }
 
-/* ops=save: another rank reads the checkpoint back, past the page cache, to verify it. This is not a measured load; it has
- * only a verification sample. */
+/* ops=save: another rank reads the checkpoint back, past the page cache, to verify it. This is not a measured load, so
+ * its only sample is that of the verification. */
 static int verify_saved(struct run *self, struct cb_err *err)
 {
     if (self->loads || self->verify == VERIFY_NONE || !self->checkpoint[0])
@@ -396,14 +396,14 @@ static int clean_up(struct run *self, struct cb_err *err)
     int rc = 0;
     if (!self->saves || (self->keep && !self->folder.overwrite))
         return 0;
-    if (self->keep) { /* those of an earlier run with another folder= */
+    if (self->keep) { /* checkpoints of an earlier run with another folder= */
         if (comm_rank(self->comm) == 0 && self->checkpoint_complete)
             rc = folder_clear_others(&self->folder, self->checkpoint, err);
         return run_join(self, rc, err);
     }
     rc = remove_checkpoint(self, self->checkpoint, self->checkpoint_iteration, err);
     if (!rc && comm_rank(self->comm) == 0)
-        rc = folder_clear(&self->folder, err); /* the other of two rotated ones */
+        rc = folder_clear(&self->folder, err); /* the other of two rotating slots */
     return run_join(self, rc, err);
 }
 
@@ -417,7 +417,7 @@ int run_execute(struct run *self, struct cb_err *err)
 {
     self->page->run_values[METRIC_CHECKPOINT_BYTES] = (double)layout_total_bytes(self->layout);
     int rc = 0;
-    if (self->gap.compute) /* all cores at once, as in a gap */
+    if (self->gap.compute) /* on all cores simultaneously, as in a gap */
         rc = run_join(self, compute_gap_calibrate(&self->gap, self->comm, self->page, err), err);
     if (!rc)
         rc = iterate_all(self, err);

@@ -57,26 +57,27 @@ struct run {
     struct payload_settings payload;
     enum verify_mode verify;
     bool saves, loads, raw, cold, keep, async;
-    struct state own;     /* what this rank saves; has no pieces if it saves nothing */
-    struct state shifted; /* what it loads, if that has other pieces */
-    struct state *target; /* of loads: one of these two */
+    struct state own;     /* pieces that this rank saves; empty if it saves nothing */
+    struct state shifted; /* pieces that it loads, if they differ */
+    struct state *target; /* the state for loads: one of the two above */
     uint64_t op_timeout_ns;
     uint32_t warmup, iterations;
-    char checkpoint[FOLDER_NAME_BYTES]; /* the last one saved, or the one to load; "" before */
+    char checkpoint[FOLDER_NAME_BYTES]; /* the last one saved, or the one to load; "" if there is none yet */
     uint32_t checkpoint_iteration;
-    bool checkpoint_complete; /* its save succeeded */
+    bool checkpoint_complete; /* the save of it succeeded */
     uint64_t load_bytes;      /* read by all ranks in the last load */
 };
 
-/* Prepares everything for the first operation. If a rank fails, it fails on all ranks; ranks that failed have the reason.
+/* Prepares everything for the first operation. If one rank fails, all ranks fail; ranks that failed have the reason.
  * Call run_release after success and failure. */
 int run_prepare(struct run *self, struct comm *comm, struct status_page *page, const char *pages_folder,
                 const char *run_folder, uint32_t attempt, struct cb_err *err) CB_MUST_CHECK;
 /* Runs all operations, timed and untimed. */
 int run_execute(struct run *self, struct cb_err *err) CB_MUST_CHECK;
-/* Adds facts about what was used to the status page; also after a failure. */
+/* Adds facts about the hardware and settings in use to the status page; also after a failure. */
 void run_add_facts(struct run *self);
-/* After a failure: aborts what is under way. Returns whether all of it has ended, so that run_release may be called. */
+/* After a failure: aborts everything in flight. Returns whether all of it has ended, so that run_release may be
+ * called. */
 bool run_stop(struct run *self) CB_MUST_CHECK;
 void run_release(struct run *self);
 

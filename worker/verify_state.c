@@ -12,7 +12,7 @@
 #define NAME_BYTES 4096
 #define PLACE_BYTES 1024
 #define POLL_LIMIT_NS (10 * NS_PER_S)
-#define GRACE_NS (1 * NS_PER_S) /* for a read that is given up to end */
+#define GRACE_NS (1 * NS_PER_S) /* time for a cancelled read to end */
 
 enum verify_mode verify_mode_read(const struct experiment *experiment, const struct layout *layout)
 {
@@ -120,7 +120,7 @@ static int find_byte(const struct verify_job *job, const struct stored_checkpoin
     int rc = read_header(job->store, name, chunk, header, &len, err);
     if (!rc)
         rc = format_parse_item(stored->format, held, &chunk->region, header, len, chunk->length, &payload, err);
-    if (store_in_flight(job->store) == 0) /* else a read that did not end may still write to it */
+    if (store_in_flight(job->store) == 0) /* if not, a read that did not end may still write to it */
         free(header);
     if (rc)
         return rc;
@@ -139,8 +139,8 @@ struct verification {
     struct stored_checkpoint *stored; /* read when the first wrong element is found */
     bool no_metadata;
     uint64_t right_bytes, wrong_pieces;
-    uint64_t wrong_elements; /* counted by devices alone */
-    int code;                /* of a device that could not look */
+    uint64_t wrong_elements; /* used only for a device */
+    int code;                /* an error of a device during the comparison */
     struct cb_err err;
 };
 
@@ -166,7 +166,7 @@ static void report_wrong(struct verification *self, const struct state_tensor *t
     status_page_add_failure(self->page, CB_ERR_CORRUPT, line);
 }
 
-/* The device looks itself, and counts. */
+/* The device compares and counts by itself. */
 static bool check_on_device(struct verification *self, const struct state_tensor *tensor, const struct region *region,
                             const void *memory, uint64_t *first)
 {

@@ -32,8 +32,8 @@ struct verify_job {
 int verify_state(const struct verify_job *job, const struct state *state, struct status_page *page,
                  struct sample *sample, struct cb_err *err) CB_MUST_CHECK;
 
-/* The part of a region that sample number `index` checks: about VERIFY_SAMPLE_BYTES in whole rows of the first dimension, in
- * one of VERIFY_SAMPLE_STRIDE places; `phase` selects which. False at the end. */
+/* The part of a region that sample number `index` checks: about VERIFY_SAMPLE_BYTES in whole rows of the first
+ * dimension, in one of VERIFY_SAMPLE_STRIDE places; `phase` selects the place. False at the end. */
 #define VERIFY_SAMPLE_BYTES (UINT64_C(256) * 1024)
 #define VERIFY_SAMPLE_STRIDE 16
 bool verify_sample_region(const struct region *region, size_t element_bytes, uint64_t phase, uint64_t index,

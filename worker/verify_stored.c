@@ -18,23 +18,23 @@
 #define PLACE_BYTES 4096
 #define METADATA_MAX_BYTES (UINT64_C(8) << 30)
 #define FACT_BYTES 512
-#define GRACE_NS (10 * NS_PER_S) /* for the rank that is late to say why */
+#define GRACE_NS (10 * NS_PER_S) /* extra time for a late rank to report its reason */
 
 struct verification {
     const struct verify_stored_setup *setup;
     struct s3_options s3;
     struct store_options options;
-    char place[PLACE_BYTES]; /* of the checkpoint, as store_open takes it */
+    char place[PLACE_BYTES]; /* of the checkpoint, as for store_open */
     struct buf metadata;
-    uint64_t deadline_ns, meeting_ns; /* for this rank's own work; for all ranks together */
+    uint64_t deadline_ns, meeting_ns; /* of this rank's own work; of all ranks */
     struct timeline timeline;
     struct verify_result result;
 };
 
-/* --- what all need --- */
+/* --- preparation on all ranks --- */
 
-/* Finds the checkpoint: the store itself, or what suffix= names in it, for a run its newest checkpoint. An incomplete
- * checkpoint is checked too. For rank 0. */
+/* Finds the checkpoint: the store itself, or the one that suffix= names in it; for a run's folder its newest
+ * checkpoint. An incomplete checkpoint is checked too. For rank 0. */
 static int find_checkpoint(struct verification *self, const char *uri, struct store *store, struct cb_err *err)
 {
     const char *suffix = experiment_text(self->setup->experiment, OPT_SUFFIX);
@@ -91,7 +91,7 @@ static int share_metadata(struct verification *self, struct cb_err *err)
     return rc || length.sum == 0 ? rc : comm_broadcast(comm, self->metadata.data, length.sum, self->meeting_ns, err);
 }
 
-/* --- looking --- */
+/* --- checking --- */
 
 static void report(void *context, const struct verify_problem *problem)
 {
@@ -152,7 +152,7 @@ static int look(struct verification *self, struct cb_err *err)
     return verify_checkpoint(&job, report, self, &self->result, err);
 }
 
-/* --- what came of it --- */
+/* --- results --- */
 
 static double cpu_seconds(void)
 {
@@ -178,7 +178,7 @@ static void fill_sample(struct verification *self, struct sample *sample, double
     sample->values[METRIC_RSS_BYTES] = (double)usage.ru_maxrss * 1024;
 }
 
-/* Collective: of all ranks. */
+/* Collective: summed over all ranks. */
 static int add_up(struct verification *self, uint64_t value, uint64_t *sum, struct cb_err *err)
 {
     struct agreement agreement;
@@ -188,7 +188,7 @@ static int add_up(struct verification *self, uint64_t value, uint64_t *sum, stru
     return rc;
 }
 
-/* Of all ranks. */
+/* Summed over all ranks. */
 struct sums {
     uint64_t checksums, values, problems, unproven;
 };

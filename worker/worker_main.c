@@ -24,11 +24,11 @@
 #include "worker/verify_stored.h"
 
 #define PROGRAM "ckptbench-worker"
-#define READ_WITHIN_NS (60 * NS_PER_S) /* the experiment, by all ranks */
+#define READ_WITHIN_NS (60 * NS_PER_S) /* the experiment, as all ranks read it */
 
 struct arguments {
     const char *run_folder, *pages;
-    uint64_t attempt, nodes; /* 0 nodes: `pages` is the folder itself, on this one machine */
+    uint64_t attempt, nodes; /* 0 nodes: all ranks are on this machine and `pages` is the folder itself */
 };
 
 /* For the signal handler; set once, before handlers are installed. */
@@ -184,7 +184,7 @@ static void set_phase(struct status_page *page, enum rank_phase phase)
 static int run_checkpoints(const struct arguments *arguments, struct comm *comm, struct status_page *page,
                            const struct experiment *experiment, struct cb_err *err)
 {
-    (void)experiment; /* it freezes one of its own */
+    (void)experiment; /* it freezes its own copy */
     struct run run;
     int rc = run_prepare(&run, comm, page, arguments->pages, arguments->run_folder, (uint32_t)arguments->attempt, err);
     if (!rc) {
@@ -193,7 +193,7 @@ static int run_checkpoints(const struct arguments *arguments, struct comm *comm,
     }
     run_add_facts(&run);
     if (run_stop(&run))
-        run_release(&run); /* else requests of a store that hangs may still use the memory */
+        run_release(&run); /* if not, requests of a store that hangs may still use the memory */
     return rc;
 }
 
