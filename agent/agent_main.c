@@ -38,7 +38,7 @@ static const char usage[] =
 
 #define PAGE_BYTES 4096
 
-/* The signal flag: how many times we were asked to end. */
+/* The signal flag: how many times we were asked to stop. */
 static volatile sig_atomic_t signals_received;
 
 /* Slurm's warning that the job's time limit is near. */
@@ -52,8 +52,8 @@ static void count_signal(int number)
         signals_received = signals_received + 1;
 }
 
-/* A mapped file was truncated: its missing pages read as zeros from here on, which no status page contains, and the
- * attempt is sealed with the other pages. Any other SIGBUS ends this program. */
+/* A mapped file was truncated: from here on its missing pages read as zeros, which a valid status page never contains,
+ * so the attempt is sealed with the other pages. Any other SIGBUS ends this program. */
 static void replace_lost_page(int number, siginfo_t *info, void *context)
 {
     (void)context;
@@ -163,7 +163,7 @@ static int run_node(int argc, char **argv)
     return rc == CB_ERR_USAGE ? CB_EXIT_USAGE : rc ? CB_EXIT_INFRASTRUCTURE : CB_EXIT_PASS;
 }
 
-/* A job of a warm pool; an error is also recorded as the reason of the pool's end. */
+/* A job of a warm pool; an error is also recorded as the reason why the pool ended. */
 static int run_warm(const char *folder)
 {
     struct pool_job job;

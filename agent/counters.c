@@ -15,7 +15,7 @@
 #include "core/path.h"
 
 #define TEXT_MAX_BYTES (4 << 20)
-#define SECTOR_BYTES 512 /* sector of block statistics, whatever the device's own is */
+#define SECTOR_BYTES 512 /* unit of block statistics, independent of the device's sector */
 #define HOST_JSON_MAX_BYTES (1 << 20)
 
 bool counters_parse_cpu(const char *stat, struct cpu_counters *cpu)
@@ -257,7 +257,7 @@ void counters_fill(const struct counters *self, double run_values[METRIC_COUNT])
     }
 }
 
-/* Differences of what exists both times. */
+/* Subtracts the counters that exist in both readings. */
 static void write_named(struct json_writer *json, const char *key, const struct named_list *start,
                         const struct named_list *end)
 {

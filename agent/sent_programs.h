@@ -1,4 +1,4 @@
-/* The programs that are sent to nodes which share no file system with the head, and the folder they lie in there. */
+/* The programs sent to nodes that share no file system with the head, and their folder there. */
 #ifndef AGENT_SENT_PROGRAMS_H
 #define AGENT_SENT_PROGRAMS_H
 

@@ -1,5 +1,5 @@
-/* One attempt of a run: the state that the files of this room share. Each header says which members it fills.
- * agent/attempt/attempt_run.h takes an attempt from its folder to its seal. */
+/* One attempt of a run: the state shared by the files of this room. Each header lists the members it fills.
+ * agent/attempt/attempt_run.h runs an attempt from creating its folder to its seal. */
 #ifndef AGENT_ATTEMPT_ATTEMPT_H
 #define AGENT_ATTEMPT_ATTEMPT_H
 
@@ -23,7 +23,7 @@
 struct verdict_of_attempt {
     bool decided;
     enum outcome outcome;
-    int code; /* cb_code behind it, 0 for none */
+    int code; /* cb_code of the failure, 0 without one */
     char message[1024];
 };
 
@@ -50,22 +50,22 @@ struct attempt {
     int mpi_list_fd;           /* its output, if it was run */
     struct child launcher;     /* mpirun or srun, or the one rank */
     const char *launcher_name; /* NULL if the one rank has no launcher */
-    bool has_launcher;         /* mpirun or srun is between us and the ranks */
+    bool has_launcher;         /* mpirun or srun runs between the agent and the ranks */
     uint64_t launched_ns;      /* when all ranks had reported; 0 before */
     struct counters counters;
     struct probe *probe; /* NULL before ranks start and after they end */
     struct verdict_of_attempt verdict;
     uint64_t oom_kills; /* memory_oom_kills before the ranks started */
-    char stuck[256];    /* processes that could not be ended, "" for none */
+    char stuck[256];    /* processes that could not be killed; "" if all ended */
 };
 
-/* The first decision stands. */
+/* The first decision wins. */
 void attempt_decide(struct attempt *self, enum outcome outcome, int code, const char *format, ...) CB_PRINTF(4, 5);
 
 /* World size of the experiment: ranks, else the product of its axes. */
 uint32_t attempt_world_size(const struct experiment *experiment);
 
-/* "save 3/5, writing": where a rank is, or where it died. `text` holds 96 bytes. */
+/* "save 3/5, writing": what a rank is doing, or was doing when it died. `text` holds 96 bytes. */
 char *attempt_describe_place(const struct attempt *self, uint32_t rank, char text[96]);
 
 #endif

@@ -26,13 +26,13 @@
 
 #define LEAVE_GRACE_NS (2 * NS_PER_S) /* from SIGTERM to SIGKILL for the launcher */
 #define EXPERIMENT_MAX_BYTES (1 << 20)
-#define PROBE_GRACE_NS (3 * NS_PER_S) /* for a probe that is still running when the ranks are done */
+#define PROBE_GRACE_NS (3 * NS_PER_S) /* for a probe that still runs when the ranks have ended */
 #define WAIT_LOOK_NS (500 * NS_PER_MS)
 #define WAIT_PROGRESS_NS (5 * NS_PER_S)
 #define CLEAN_DEADLINE_NS (15 * NS_PER_S) /* of a request to an object store */
 #define CLEAN_TRIES 4
 
-/* Appends to logs/agent.log what changes no result. */
+/* Appends to logs/agent.log a message that does not affect the result. */
 static void log_line(const struct attempt *self, const char *format, ...) CB_PRINTF(2, 3);
 static void log_line(const struct attempt *self, const char *format, ...)
 {
@@ -111,8 +111,8 @@ static void show_waiting(const struct attempt *attempt, uint64_t left_ns)
         return; /* ignored: progress is only informative */
 }
 
-/* workload=wait: an allocation that is held and does nothing. Sleeps for wait.for, or until asked to end, and decides
- * the attempt. */
+/* workload=wait: holds the allocation and does nothing. Sleeps for wait.for, or until asked to stop, and decides the
+ * attempt. */
 static void wait_for_end(struct attempt *attempt)
 {
     uint64_t whole_ns = experiment_u64(attempt->experiment, OPT_WAIT_FOR), shown_ns = 0;
@@ -153,7 +153,7 @@ static void run_ranks(struct attempt *self)
         wait_for_end(self);
         return;
     }
-    /* Earlier runs of the same job have used up its time, or a signal ended them all. */
+    /* Earlier runs of the same job used up its time, or a signal ended them all. */
     if (*self->time_is_up)
         attempt_decide(self, OUTCOME_TIMEOUT, CB_ERR_TIMEOUT, "the job's time limit came near before this run began");
     else if (*self->signals > 0)
@@ -180,8 +180,8 @@ static void run_ranks(struct attempt *self)
     seal_decide(self);
 }
 
-/* Ranks, the history and people read experiment.yaml at different times: if it differs from the one we started with,
- * it is unclear what was measured. */
+/* Ranks, the history and people read experiment.yaml at different times: if it has changed since the start, it is
+ * unclear what was measured. */
 static void check_experiment(struct attempt *self)
 {
     struct experiment *now = NULL;
@@ -219,7 +219,8 @@ static int seal(struct attempt *self, struct cb_err *err)
                                          self->number, self->run);
 }
 
-/* Whether the folder is still claimed by this attempt: the uploads of another one, which may be alive, are not ours. */
+/* Whether the folder is still claimed by this attempt: another attempt may be running, so its uploads must not be
+ * aborted. */
 static int check_claim(const struct attempt *attempt, const struct store_uri *uri, const struct s3_options *s3,
                        const char *suffix, bool *ours, struct cb_err *err)
 {
@@ -237,8 +238,8 @@ static int check_claim(const struct attempt *attempt, const struct store_uri *ur
     return rc == CB_ERR_NOT_FOUND ? 0 : rc;
 }
 
-/* Cleans up after killed ranks in an object store: aborts multipart uploads under the run's own prefix, which nobody will
- * complete and which cost money. Takes a bounded time; `ckptbench s3 clean` finds what is left. */
+/* Cleans up after killed ranks in an object store: aborts multipart uploads under the run's own prefix, which would
+ * never be completed but cost money. Takes a bounded time; `ckptbench s3 clean` finds the rest. */
 static void clean_uploads(const struct attempt *attempt)
 {
     struct cb_err err = {0};
@@ -282,7 +283,7 @@ int attempt_run(const char *run_folder, const volatile sig_atomic_t *signals, co
                            .parent = getppid(),
                            .pages = {.lock_fd = -1}};
     buf_init(&self.path, PATH_MAX);
-    prctl(PR_SET_CHILD_SUBREAPER, 1); /* orphans are reparented to us, so that nothing is left behind */
+    prctl(PR_SET_CHILD_SUBREAPER, 1); /* orphans become our children, so that none is left behind */
     int rc = open_attempt(&self, run_folder, absolute, err);
     if (!rc) {
         run_ranks(&self);

@@ -145,8 +145,8 @@ static int start_here(struct attempt *attempt, const struct worker *worker, int 
         command_line_add(&line, launcher);
     command_line_add(&line, worker->words);
     command_line_add(&line, told);
-    /* If we are killed, nobody is left to insist when SIGTERM reaches mpirun at a moment at which it does not end. The
-     * ranks end themselves when it is gone. */
+    /* If we are killed, nobody can repeat a SIGTERM that mpirun misses. The ranks exit by themselves when mpirun is
+     * gone. */
     struct child_options options = {.argv = line.words,
                                     .environment = environment,
                                     .stdin_fd = -1,

@@ -4,11 +4,11 @@
 
 #include "agent/attempt/attempt.h"
 
-/* Starts to query what launch_start requires; call once the nodes are known. The reply is ready by the time the nodes
- * have joined. launch_end ends the query in any case. */
+/* Starts the query whose result launch_start requires; call once the nodes are known. The reply arrives before the
+ * nodes have joined. launch_end ends the query in any case. */
 void launch_ask_ahead(struct attempt *attempt);
 
-/* Fills launcher and has_launcher. Output of the ranks goes to logs/ranks.log. Returns at once. */
+/* Fills launcher and has_launcher. Output of the ranks goes to logs/ranks.log. Returns immediately. */
 int launch_start(struct attempt *attempt, struct cb_err *err) CB_MUST_CHECK;
 
 /* Ends the launcher and all its remaining processes, and fills `stuck` with those that survive SIGKILL. Takes a few

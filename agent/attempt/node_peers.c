@@ -1,4 +1,4 @@
-/* The agents on other nodes: starting them, waiting for them, following and ending them. Messages are in
+/* The agents on other nodes: starts them, waits for them, follows and ends them. Messages are in
  * agent/node/rendezvous.c. */
 #include "agent/attempt/node_peers.h"
 
@@ -36,14 +36,14 @@
 #define LOG_MAX_BYTES (16 << 20)
 
 struct node_peers {
-    struct rendezvous *rendezvous; /* NULL once it is over */
+    struct rendezvous *rendezvous; /* NULL once it has ended */
     struct buf experiment;
     char pages[160];
     char key_path[PATH_MAX], log_path[PATH_MAX];
     struct child *starters; /* one srun for all nodes, or one ssh per node */
     uint32_t *started_node; /* the node of each starter; UINT32_MAX for all nodes */
     uint32_t starter_count;
-    uint64_t complete_ns; /* when all had joined, 0 before */
+    uint64_t complete_ns; /* when all had joined; 0 before */
     uint64_t progress_ns;
 };
 
@@ -249,7 +249,7 @@ int node_peers_open(struct attempt *attempt, uint32_t sample_capacity, struct cb
     if (!rc)
         rc = pages_create_head(&attempt->pages, self->pages, attempt->nodes.own, attempt->nodes.count, attempt->ranks,
                                sample_capacity, err);
-    if (!rc && attempt->nodes.own >= 0) { /* at the same path as on the other nodes */
+    if (!rc && attempt->nodes.own >= 0) { /* at its path on the other nodes */
         snprintf(path, sizeof path, "%s/experiment.yaml", attempt->pages.folder);
         rc = buf_write_file(&self->experiment, path, 0644, err);
     }
@@ -268,7 +268,7 @@ static void last_words(const struct node_peers *self, char line[LINE_BYTES])
     buf_release(&text);
 }
 
-/* A starter that ended before its agents joined: they never will. */
+/* If a starter has ended before its agents joined, they never will. */
 static bool find_failed_starter(const struct attempt *attempt, char *text, size_t text_bytes)
 {
     struct node_peers *self = attempt->peers;

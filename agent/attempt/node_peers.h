@@ -15,7 +15,7 @@ int node_peers_write_report(const struct attempt *attempt, struct cb_err *err) C
 /* Call with every scan of the ranks. */
 void node_peers_work(struct attempt *attempt, uint64_t now_ns, enum stop_request stop);
 
-/* A sentence about a lost node; false if there is none. */
+/* A sentence about a lost node; false if no node is lost. */
 bool node_peers_find_lost(const struct attempt *attempt, char *text, size_t text_bytes);
 /* The same about a node that has been silent for some seconds, but is not lost yet. */
 bool node_peers_find_silent(const struct attempt *attempt, uint64_t now_ns, char *text, size_t text_bytes);

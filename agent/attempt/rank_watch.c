@@ -23,7 +23,7 @@
 #define STANDSTILL_NS (10 * NS_PER_S)    /* after this time without our heartbeat, ranks leave by themselves */
 #define AFTER_WORK_NS NS_PER_S           /* from the end of the last rank until its leftovers are killed */
 #define STARTUP_LOOK_NS (200 * NS_PER_MS)
-#define STARTUP_DEATH_NS (3 * NS_PER_S) /* time for a launcher to notice by itself */
+#define STARTUP_DEATH_NS (3 * NS_PER_S) /* time for a launcher to notice a death by itself */
 #define STARTUP_LAST_NS (8 * NS_PER_S)  /* launchers start ranks in quick succession */
 #define ENVIRONMENT_MAX_BYTES (4 << 20)
 
@@ -36,14 +36,14 @@ struct startup_watch {
     pid_t *pid;           /* by rank, 0 before it was seen; owned, NULL before the first scan */
     uint64_t *missing_ns; /* by rank: when its process disappeared, 0 while it has one */
     uint64_t look_ns;     /* time of the last scan */
-    uint64_t born_ns;     /* when the last new process was seen, 0 if none */
+    uint64_t born_ns;     /* when the last new process was seen; 0 before */
 };
 
 struct watch {
     struct attempt *attempt;
     enum stop_request stop;
     uint64_t tick_ns;                 /* last heartbeat; 0 before the first */
-    uint64_t end_ns;                  /* when to kill; 0 while nothing has to end */
+    uint64_t end_ns;                  /* when to kill; 0 while nothing must end */
     uint64_t signalled_ns;            /* when the first signal was seen */
     uint64_t failed_ns;               /* when a failed rank was first seen */
     uint64_t ended_ns;                /* when all ranks were first seen done or failed */
@@ -52,7 +52,7 @@ struct watch {
     uint64_t memory_ns;               /* last memory sample */
     uint32_t seen_op, seen_iteration; /* operation of rank 0, at the last tick */
     uint64_t seen_since_ns;           /* when that operation was first seen */
-    double bytes_per_s[OP_COUNT];     /* last seen of all ranks in each operation; 0: none yet */
+    double bytes_per_s[OP_COUNT];     /* when all ranks were last seen in each operation; 0 if never */
     struct startup_watch startup_watch;
 };
 
@@ -85,7 +85,8 @@ static bool is_known(const struct startup_watch *self, uint32_t count, pid_t pid
     return false;
 }
 
-/* A process counts once it has settled: before that it may be a copy of its launcher that has not yet become a rank. */
+/* A process counts once it is old enough: before that it may be a copy of its launcher that has not executed the rank's
+ * program yet. */
 static void look_at_starts(struct startup_watch *self, const struct attempt *attempt, uint64_t now_ns)
 {
     size_t room = (size_t)attempt->ranks * 2 + 64; /* ranks and the launcher's own processes */
@@ -116,8 +117,8 @@ static bool is_dead(struct startup_watch *self, uint32_t rank, uint64_t now_ns)
     return now_ns - self->born_ns > STARTUP_LAST_NS;
 }
 
-/* Scans a few times a second for ranks that have not reported. True with the lowest rank that died: either its process
- * has been gone for a while, or it has had none long after the last other rank started. */
+/* Scans a few times a second for ranks that have not reported. True if one died, with the lowest: either its process
+ * has been gone for a while, or it had none long after the last other rank started. */
 static bool find_dead_start(struct startup_watch *self, const struct attempt *attempt, uint64_t now_ns, uint32_t *rank)
 {
     if (!attempt->has_launcher || attempt->launcher.exited || now_ns - self->look_ns < STARTUP_LOOK_NS)
@@ -189,7 +190,7 @@ static void check_signals(struct watch *self, uint64_t now_ns)
                        attempt_describe_place(attempt, 0, place));
         request_stop(self, STOP_NOW, now_ns);
     } else if (received > 1) {
-        if (!attempt->nodes.slurm) /* Slurm sends several signals and knows the reason */
+        if (!attempt->nodes.slurm) /* Slurm sends several signals; the reason comes from Slurm */
             attempt_decide(attempt, OUTCOME_CANCELLED, CB_ERR_ABORTED, "stopped at once, on a second signal");
         request_stop(self, STOP_NOW, now_ns);
     }
@@ -262,7 +263,7 @@ static void check_silent(struct watch *self, uint64_t now_ns)
     request_stop(self, STOP_NOW, now_ns);
 }
 
-/* Do not blame nodes and ranks that seem silent because we were suspended ourselves. */
+/* After we were suspended ourselves, nodes and ranks seem silent without being so. */
 static void check_standstill(struct watch *self, uint64_t now_ns)
 {
     struct attempt *attempt = self->attempt;
@@ -287,7 +288,7 @@ static bool is_in_fsync(const struct status_page *page)
            (atomic_load(&page->behind_op) != OP_NONE && atomic_load(&page->behind_state) == STATE_FSYNC);
 }
 
-/* How long a rank has made no progress. Nothing moves that could be seen in an fsync: only timeout.op ends it. */
+/* How long a rank has made no progress. During an fsync no progress is visible: only timeout.op ends it. */
 static uint64_t idle_ns(const struct attempt *attempt, uint32_t rank, uint64_t now_ns)
 {
     const struct status_page *page = page_of(attempt, rank);
@@ -299,8 +300,8 @@ static uint64_t idle_ns(const struct attempt *attempt, uint32_t rank, uint64_t n
     return now_ns > moved_ns ? now_ns - moved_ns : 0;
 }
 
-/* The rank without progress for longest. Ranks that wait for others are blamed only if all ranks wait. False if all
- * have ended. */
+/* The rank that has made no progress for longest. Ranks that wait for others are blamed only if all ranks wait. False
+ * if all have ended. */
 static bool find_idle(const struct attempt *attempt, uint64_t now_ns, uint32_t *rank, uint64_t *longest_ns)
 {
     bool found = false, found_busy = false;
@@ -363,7 +364,7 @@ static void check_lingering(struct watch *self, bool all_ended, bool any_alive, 
         request_stop(self, STOP_NOW, now_ns);
 }
 
-/* Ranks that failed or vanished: the others get time to leave with their own reasons. */
+/* After ranks failed or vanished, gives the others time to exit with their own reasons. */
 static void check_ranks(struct watch *self, uint64_t now_ns)
 {
     struct attempt *attempt = self->attempt;

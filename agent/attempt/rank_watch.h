@@ -4,8 +4,8 @@
 
 #include "agent/attempt/attempt.h"
 
-/* Returns when the launcher has ended, or when it did not end in time after a request; the caller kills the rest.
- * Decides the attempt on timeouts, second signals and vanished ranks. */
+/* Returns when the launcher has ended, or when it did not end in time after a request; the caller then kills the
+ * remaining processes. Decides the attempt on timeouts, second signals and vanished ranks. */
 void rank_watch_run(struct attempt *attempt);
 
 #endif

@@ -20,7 +20,7 @@
 
 #define LOG_MAX_BYTES (64 << 20)
 #define LINE_MAX_BYTES 400
-#define MPIRUN_FRAME " -*\t" /* mpirun frames its messages */
+#define MPIRUN_FRAME " -*\t" /* mpirun prints a frame around its messages */
 
 /* The rank whose failure is the reason: the lowest, but ranks that only stopped because of others come last. False if
  * no rank failed. */
@@ -51,7 +51,7 @@ static bool all_done(const struct attempt *attempt)
     return attempt->pages.count > 0;
 }
 
-/* Whether all requested iterations had begun: then a later stop changed nothing. */
+/* Whether all requested iterations had begun: then a later request to stop changed nothing. */
 static bool all_iterations(const struct attempt *attempt)
 {
     for (uint32_t rank = 0; rank < attempt->pages.count; rank++) {
@@ -61,7 +61,7 @@ static bool all_iterations(const struct attempt *attempt)
     return experiment_u64(attempt->experiment, OPT_DURATION) == 0;
 }
 
-/* A fact reported by a rank; "" if there is none. */
+/* A fact reported by a rank; "" if the rank did not report it. */
 static void find_fact(const struct status_page *page, const char *key, char value[LINE_MAX_BYTES])
 {
     uint32_t left = atomic_load_explicit(&page->facts_length, memory_order_acquire);
@@ -80,7 +80,7 @@ static void find_fact(const struct status_page *page, const char *key, char valu
     }
 }
 
-/* Whether a signal to a rank, not sent by this agent, stopped it. */
+/* Whether the rank was stopped by a signal that this agent did not send. */
 static bool was_stopped(const struct attempt *attempt)
 {
     char how[LINE_MAX_BYTES] = "";
@@ -134,7 +134,7 @@ static bool find_killed(const struct attempt *attempt, const char *log, uint32_t
     return attempt->launcher.exited && WIFSIGNALED(attempt->launcher.status);
 }
 
-/* SIGKILL comes from people, from launchers, and from the OOM killer, whose kills the kernel counts. */
+/* SIGKILL is sent by people, by launchers, and by the OOM killer; the kernel counts OOM kills. */
 static bool decide_out_of_memory(struct attempt *attempt, uint32_t rank, const char *place)
 {
     char needed[LINE_MAX_BYTES], node[NODE_NAME_BYTES + 16];
@@ -204,7 +204,7 @@ static void decide_stopped(struct attempt *attempt)
                    (unsigned long long)attempt->iterations);
 }
 
-/* Ranks that are not done and report nothing. */
+/* The number of ranks that are not done and report no failure. */
 static void decide_silent(struct attempt *attempt, const char *log)
 {
     char how[64], line[LINE_MAX_BYTES], place[96];
@@ -327,7 +327,7 @@ static int write_records(struct attempt *attempt, struct manifest *manifest, str
         counters_fill(&attempt->counters, record.run_values);
     if (attempt->peers || (attempt->launcher_name && strcmp(attempt->launcher_name, "srun") == 0))
         record.run_values[METRIC_HOST_OTHERS_CPU_FRACTION] =
-            NAN; /* otherwise only started, like ranks of other programs */
+            NAN; /* ranks that we did not fork look like other programs */
     int rc = fill_goodput(attempt, &record, err);
     snprintf(path, sizeof path, "%.4000s/records", attempt->path.data);
     if (!rc)

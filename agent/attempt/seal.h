@@ -4,7 +4,7 @@
 
 #include "agent/attempt/attempt.h"
 
-/* Decides from what the ranks left and how their launcher ended, unless the attempt is decided already. */
+/* Decides from the ranks' pages and files and from how their launcher ended, unless the attempt is decided already. */
 void seal_decide(struct attempt *attempt);
 
 /* CB_ERR_EXISTS if another process has sealed the attempt. */

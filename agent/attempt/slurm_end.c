@@ -9,7 +9,7 @@
 #include "core/child.h"
 #include "core/clock.h"
 
-#define ANSWER_NS (3 * NS_PER_S) /* Slurm kills the rest of a job soon after its signal */
+#define ANSWER_NS (3 * NS_PER_S) /* Slurm kills the rest of a job shortly after its signal */
 #define TEXT_MAX_BYTES (4 << 20)
 
 /* While a job is cleaned up its state shows only that; other members show the cause. */

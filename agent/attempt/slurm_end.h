@@ -1,4 +1,4 @@
-/* Why Slurm ends a job: we ask Slurm, since a signal alone does not say. */
+/* Finds out why Slurm ends a job, by querying Slurm: a signal alone does not contain the reason. */
 #ifndef AGENT_ATTEMPT_SLURM_END_H
 #define AGENT_ATTEMPT_SLURM_END_H
 

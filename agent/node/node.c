@@ -28,7 +28,7 @@
 #define LEAVE_NS (4 * NS_PER_S) /* from a request to stop until the kill, if the head is gone */
 #define KILL_BOUND_NS (4 * NS_PER_S)
 #define PROBE_GRACE_NS (3 * NS_PER_S)
-#define FAREWELL_NS (5 * NS_PER_S) /* until the head has closed the connection */
+#define FAREWELL_NS (5 * NS_PER_S) /* for the head to close the connection */
 #define FILE_MAX_BYTES (1 << 20)
 #define PROCESSES_MAX 65536
 #define WORKER_NAME "ckptbench-worker"
@@ -39,14 +39,14 @@ struct node_agent {
     struct buf message;
     struct experiment *experiment;
     struct pages pages;
-    struct page_sender **senders; /* one per page */
+    struct page_sender **senders; /* one entry per page */
     struct wire_joined joined;
     struct counters counters;
     struct probe *probe;
     bool counts, sent_fingerprint;
     struct wire_beat orders;
     uint64_t heard_ns, span_ns, sight_ns, memory_ns;
-    bool finish; /* the head has asked for all remaining data */
+    bool finish; /* the head has requested all remaining data */
 };
 
 static int send_message(struct node_agent *self, enum wire_kind kind, const void *message, struct cb_err *err)
@@ -66,7 +66,7 @@ static int keep_experiment(struct node_agent *self, const struct wire_welcome *w
         rc = experiment_read_yaml("the head's experiment", text.data, text.len, &self->experiment, err);
     if (!rc)
         rc = buf_write_file(&text, path, 0644,
-                            err); /* where the ranks find it: the run folder may have another path here */
+                            err); /* path given to the ranks: the run folder may have another path here */
     buf_release(&text);
     return rc;
 }
@@ -120,7 +120,7 @@ static int join(struct node_agent *self, const struct node_options *options, str
     if (rc)
         return rc;
     rc = settle(self, &welcome, deadline_ns, err);
-    if (rc && err) { /* so that the head knows the reason */
+    if (rc && err) { /* so that the head learns the reason */
         struct wire_refused refused;
         snprintf(refused.reason, sizeof refused.reason, "%s", err->message);
         if (send_message(self, WIRE_REFUSED, &refused, NULL) == 0)
@@ -153,7 +153,7 @@ static bool kill_known(const struct node_agent *self)
     return any;
 }
 
-/* Ranks that no page names yet. Their launcher has lost its head node, too. */
+/* Kills ranks without a status page. Their launcher has lost its head node, too. */
 static void kill_unknown(const struct node_agent *self)
 {
     pid_t *found = calloc(PROCESSES_MAX, sizeof *found);
@@ -200,7 +200,7 @@ static int send_sights(struct node_agent *self, struct cb_err *err)
     return rc;
 }
 
-/* A missing file is not sent; the head's folder then lacks it, too. */
+/* A missing file is not sent, and the head's folder does not get it. */
 static int send_file(struct node_agent *self, const char *name, struct cb_err *err)
 {
     char path[PATH_MAX];
@@ -274,7 +274,7 @@ static int report(struct node_agent *self, uint64_t now_ns, struct cb_err *err)
     return rc;
 }
 
-/* Until the head asks for the remaining data (0) or is gone. */
+/* Runs until the head requests the remaining data (0) or is gone. */
 static int serve(struct node_agent *self, struct cb_err *err)
 {
     int rc = 0;
@@ -315,7 +315,7 @@ static int say_farewell(struct node_agent *self, struct cb_err *err)
         const void *bytes;
         size_t len;
         while (channel_next(self->channel, &bytes, &len))
-            ; /* heartbeats that were still on their way */
+            ; /* heartbeats that were still in flight */
         (void)poll(&ready, 1, TICK_MS);
     }
     return 0;

@@ -14,11 +14,11 @@ struct node_options {
     uint16_t port;
     uint64_t timeout_ns; /* deadline for joining */
     int key_fd;          /* file descriptor to read the run's key from */
-    bool was_sent;       /* this program was sent by sbcast, and removes itself at the end */
+    bool was_sent;       /* this program was sent by sbcast, and deletes itself at the end */
 };
 
-/* Returns when the run is over on this node: 0 if the head ended it. Nothing of the run remains here, whatever the
- * result. */
+/* Returns when the run is over on this node: 0 if the head ended it. Leaves nothing of the run on this node, whatever
+ * the result. */
 int node_run(const struct node_options *options, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

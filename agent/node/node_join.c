@@ -17,8 +17,8 @@
 #define LOOK_MS 20
 #define ROUND_TRIPS 8
 
-/* One address of the head. A connection is cheap but a handshake costs both ends, so we do one at a time as long as
- * it makes progress. */
+/* One address of the head. A connection is cheap, but a handshake costs CPU on both ends, so only one runs at a time as
+ * long as it makes progress. */
 struct way {
     struct channel *channel; /* NULL once it has failed */
     bool connected, shakes;
@@ -40,7 +40,7 @@ static size_t begin_round(const struct node_options *options, struct channel_con
     return count;
 }
 
-/* Continues the handshake; true if the other end has proved that it holds the key. */
+/* Continues the handshake; true if the peer has proved that it holds the key. */
 static bool work(struct way *way, struct cb_err *err)
 {
     if (channel_work(way->channel, err) != 0) {
@@ -51,7 +51,7 @@ static bool work(struct way *way, struct cb_err *err)
     return channel_is_open(way->channel);
 }
 
-/* The next connected address, once those before it have failed or timed out. */
+/* The next connected address, when all earlier ones have failed or timed out. */
 static struct way *take_turn(struct way *ways, size_t count, uint64_t *turn_ns)
 {
     struct way *next = NULL;
@@ -82,7 +82,7 @@ static size_t fill_polls(const struct way *ways, size_t count, struct pollfd pol
     return left;
 }
 
-/* The first to complete its handshake wins; *winner stays NULL if none does. Frees the others. */
+/* The first to complete its handshake wins; *winner stays NULL if all fail. Frees the others. */
 static void end_round(struct way ways[MAX_ADDRESSES], size_t count, uint64_t deadline_ns, struct channel **winner,
                       struct cb_err *err)
 {

@@ -14,7 +14,7 @@
 struct nodes {
     char (*name)[NODE_NAME_BYTES]; /* count of them, as Slurm or hosts= names them, in rank order */
     uint32_t count;
-    int64_t own; /* index of the node that this agent runs on, -1 if not among them */
+    int64_t own; /* index of the node that this agent runs on; -1 if it is not one of them */
     bool slurm;  /* from an allocation, not from hosts= */
 };
 

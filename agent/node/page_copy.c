@@ -37,7 +37,7 @@ int page_copy_apply(struct status_page *copy, uint64_t offset, const void *bytes
 struct page_sender {
     const struct status_page *page; /* borrowed */
     int64_t offset_ns;
-    struct status_page *sent; /* the state the head has */
+    struct status_page *sent; /* the state that the head has */
     struct status_page *hot;  /* the small part with times converted to the head's clock */
 };
 
@@ -85,7 +85,7 @@ static int send_range(struct page_sender *self, const char *now, uint64_t from, 
             continue;
         }
         memcpy(sent + at, now + at,
-               len); /* copied first, since the rank may keep writing: remember exactly what is sent */
+               len); /* copied first, because the rank may keep writing: what is remembered must be what is sent */
         int rc = send(context, self->page->rank, at, sent + at, len, err);
         if (rc)
             return rc;
@@ -131,7 +131,7 @@ int page_sender_send(struct page_sender *self, bool all, page_send_fn send, void
 {
     take_hot(self);
     uint32_t samples = atomic_load(&self->hot->sample_count);
-    if (samples > self->page->sample_capacity) /* the rank damaged its page: let the head see that */
+    if (samples > self->page->sample_capacity) /* the rank damaged its page: the head must see that */
         samples = self->page->sample_capacity;
     uint64_t end = offsetof(struct status_page, samples) + (uint64_t)samples * sizeof(struct sample);
     int rc = 0;

@@ -39,7 +39,7 @@ static void remove_folder(const char *path)
     (void)nftw(path, remove_entry, WALK_DEPTH, FTW_DEPTH | FTW_PHYS);
 }
 
-/* Locked before the folder gets its name: an existing lock that is free belongs to a dead agent. */
+/* The folder is locked before it gets its name: a lock that exists and is free belongs to a dead agent. */
 static int take_lock(const char *folder, int *fd, struct cb_err *err)
 {
     char path[256], name[256];
@@ -57,7 +57,7 @@ static int take_lock(const char *folder, int *fd, struct cb_err *err)
     return 0;
 }
 
-/* Ranks [first, first + count): files for [own_first, own_end), memory for all others. */
+/* Creates the pages of ranks [first, first + count): files for [own_first, own_end), memory for all others. */
 static int create_pages(struct pages *self, uint32_t own_first, uint32_t own_end, uint32_t count, uint32_t ranks,
                         uint32_t sample_capacity, struct cb_err *err)
 {
@@ -131,7 +131,7 @@ static int make_node_folder(struct pages *self, const char *base, uint32_t node,
     if (mkdir(self->folder, 0700) < 0) {
         int failure = errno;
         int rc = cb_fail_errno(err, failure, "making the folder for status pages %s", self->folder);
-        self->folder[0] = '\0'; /* not ours to remove */
+        self->folder[0] = '\0'; /* not ours, so not removed */
         return rc;
     }
     return take_lock(self->folder, &self->lock_fd, err);
@@ -206,8 +206,8 @@ static bool is_stale(const char *folder)
     snprintf(unnamed, sizeof unnamed, "%s/" NEW_LOCK_NAME, folder);
     int lock = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (lock < 0) {
-        /* Without our lock file it may be anybody's folder: remove it only if it is empty, left by an agent that died
-         * while creating it. */
+        /* A folder without our lock file may belong to another program. Remove it only if it is empty: an agent may
+         * have died while creating it. */
         if (errno == ENOENT && time(NULL) - facts.st_mtime > UNLOCKED_GRACE_S) {
             unlink(unnamed);
             rmdir(folder);

@@ -14,9 +14,9 @@
 #include "core/rank_placement.h"
 #include "core/version.h"
 
-#define STRANGER_LIMIT 4096         /* connections that have not sent a hello */
+#define STRANGER_LIMIT 4096         /* limit of connections that have not sent a hello */
 #define STRANGER_NS (20 * NS_PER_S) /* deadline for the hello */
-#define KEY_NS NS_PER_S             /* to show that it has the key, if others wait for its place */
+#define KEY_NS NS_PER_S             /* time to prove the key, if other connections wait for the slot */
 #define DEAF_NS (100 * NS_PER_MS)   /* between two tries to accept without room */
 #define ACCEPTS_A_ROUND 256
 #define BEAT_NS (500 * NS_PER_MS)
@@ -44,11 +44,11 @@ struct rendezvous {
     struct node *nodes;
     struct stranger *strangers; /* STRANGER_LIMIT slots, stranger_count used */
     uint32_t stranger_count;
-    uint64_t deaf_until_ns; /* there was no room for another connection */
+    uint64_t deaf_until_ns; /* there was no slot for another connection */
     struct pollfd *polls;   /* capacity for all nodes */
     struct buf message;
     struct wire_beat orders;
-    char refusal[1024]; /* "" if nobody was refused */
+    char refusal[1024]; /* "" if no node was refused */
 };
 
 static uint32_t node_count(const struct rendezvous *self)
@@ -203,11 +203,11 @@ static void turn_away(struct rendezvous *self, struct channel *channel, const ch
     snprintf(refused.reason, sizeof refused.reason, "%s", reason);
     wire_write(&self->message, WIRE_REFUSED, &refused);
     if (channel_send(channel, self->message.data, self->message.len, NULL) == 0)
-        (void)!channel_work(channel, NULL); /* a peer that is gone needs no reason */
+        (void)!channel_work(channel, NULL); /* a peer that is gone cannot receive the reason */
     channel_free(channel);
 }
 
-/* Accepts a stranger that has the key and has sent a hello. Takes over the channel. */
+/* Accepts a stranger that has the key and has sent a hello. Takes ownership of the channel. */
 static void let_in(struct rendezvous *self, struct channel *channel, const struct wire_hello *hello, uint64_t now_ns)
 {
     uint32_t index;
@@ -266,7 +266,7 @@ static bool hear_stranger(struct rendezvous *self, uint32_t index, uint64_t now_
     return true;
 }
 
-/* Closes the connection that has waited longest without showing that it has the key; false if none has waited long. */
+/* Closes the connection that has waited longest without proving that it has the key; false if none has waited long. */
 static bool make_room(struct rendezvous *self, uint64_t now_ns)
 {
     uint64_t oldest_ns = now_ns - KEY_NS;
@@ -292,7 +292,7 @@ static void accept_strangers(struct rendezvous *self, uint64_t now_ns)
         int rc = self->stranger_count < STRANGER_LIMIT ? channel_accept(self->context, self->listening, &channel, NULL)
                                                        : CB_ERR_LIMIT;
         if (!rc && !channel)
-            return; /* nobody waits */
+            return; /* no connection waits */
         if (!rc) {
             self->strangers[self->stranger_count++] = (struct stranger){.channel = channel, .since_ns = now_ns};
         } else if (!make_room(self, now_ns)) {

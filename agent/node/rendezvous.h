@@ -43,7 +43,7 @@ struct node_report {
     uint32_t first_rank, rank_count;
     char host[WIRE_TEXT_BYTES]; /* its host name, "" before it joined */
     uint64_t joined_wall_ns;    /* by the head's clock */
-    uint64_t heard_ns;          /* monotonic: time of its last message, 0 if none */
+    uint64_t heard_ns;          /* monotonic: time of its last message; 0 before */
     struct wire_joined joined;
     char trouble[512]; /* why it is lost */
 };
@@ -61,9 +61,9 @@ void rendezvous_work(struct rendezvous *self, uint64_t now_ns, unsigned wait_ms)
 
 /* Whether all nodes but the head's own have joined (even if some were lost later). */
 bool rendezvous_is_complete(const struct rendezvous *self);
-/* Names those that have not: "n2, n3 and 5 more". */
+/* Names the missing ones: "n2, n3 and 5 more". */
 void rendezvous_name_missing(const struct rendezvous *self, char *text, size_t text_bytes);
-/* Why a node that sent a hello may not join. False if none was refused. */
+/* Why a node that sent a hello may not join. False if no node was refused. */
 bool rendezvous_was_refused(const struct rendezvous *self, const char **reason);
 /* The lowest lost node. */
 bool rendezvous_find_lost(const struct rendezvous *self, uint32_t *node);
@@ -71,7 +71,7 @@ bool rendezvous_find_lost(const struct rendezvous *self, uint32_t *node);
 bool rendezvous_find_silent(const struct rendezvous *self, uint64_t now_ns, uint32_t *node, uint64_t *silent_ns);
 const struct node_report *rendezvous_report(const struct rendezvous *self, uint32_t node);
 
-/* Sends an instruction for the ranks to all nodes, at once and with each heartbeat. */
+/* Sends a stop request for the ranks to all nodes, immediately and with each heartbeat. */
 void rendezvous_order(struct rendezvous *self, enum stop_request stop, bool kill);
 /* The process of a rank as its node saw it last; NULL for a rank of the head's own node. */
 const struct wire_sight *rendezvous_sight(const struct rendezvous *self, uint32_t rank);

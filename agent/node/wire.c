@@ -1,4 +1,4 @@
-/* Encodes and decodes the messages between agents, by one table of their members. */
+/* Encodes and decodes the messages between agents, driven by one table of their members. */
 #include "agent/node/wire.h"
 
 #include <stdbool.h>

@@ -1,8 +1,8 @@
 /* The messages between head and node agents, as bytes and back.
  *
  * A message is its kind (one byte) and the members of its struct in their order: numbers are little-endian, texts and
- * bytes have their length (u32) in front. The first message of a node starts the same in every release, so that
- * releases that differ can report it. Parsing checks everything: a message that is truncated, too long or inconsistent
+ * bytes have their length (u32) in front. The first message of a node starts the same in every release, so that a
+ * different release can be reported. Parsing checks everything: a message that is truncated, too long or inconsistent
  * is rejected. Parsed bytes are borrowed from the message. */
 #ifndef AGENT_NODE_WIRE_H
 #define AGENT_NODE_WIRE_H
@@ -24,7 +24,7 @@ enum wire_kind {
     WIRE_PING,      /* node: its clock */
     WIRE_PONG,      /* head: the same, and its own clocks */
     WIRE_JOINED,    /* node: its pages exist; its clocks and free memory */
-    WIRE_BEAT,      /* head: heartbeat, with an instruction for the ranks */
+    WIRE_BEAT,      /* head: heartbeat, with a stop request for the ranks */
     WIRE_SIGHT,     /* node: heartbeat, with the process of a rank */
     WIRE_SPAN,      /* node: changed bytes of a rank's page */
     WIRE_FILE,      /* node: fingerprint.json, host.json */
@@ -72,14 +72,14 @@ struct wire_joined {
 
 struct wire_beat {
     uint32_t stop; /* enum stop_request */
-    uint32_t kill; /* not 0: kill what is left of the ranks */
+    uint32_t kill; /* not 0: kill the remaining ranks */
 };
 
 /* One rank's process, as its node sees it. */
 struct wire_sight {
     uint32_t rank, pid;
     char state;                   /* start time from /proc; 0 if unknown */
-    char place[WIRE_PLACE_BYTES]; /* what it is blocked in, "" if unknown */
+    char place[WIRE_PLACE_BYTES]; /* kernel function it is blocked in; "" if unknown */
 };
 
 struct wire_span {
@@ -96,7 +96,7 @@ struct wire_file {
 /* Empties `out` and writes the struct of that kind; buf_check(out) reports whether it fit. */
 void wire_write(struct buf *out, enum wire_kind kind, const void *message);
 
-/* Kind of a message; 0 if it is empty. */
+/* Kind of a message; 0 if the message is empty. */
 enum wire_kind wire_kind_of(const void *bytes, size_t len);
 
 /* Fills the struct of that kind, partially after a failure. CB_ERR_FORMAT if the message is malformed. A hello of

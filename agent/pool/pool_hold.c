@@ -1,9 +1,9 @@
-/* A hold pool's job: keeps its allocation and starts the spool's runs in it, one after the other, each as a step of
- * its own. Requires no controller. It wakes up when inotify reports a new file, and ten times a second, since inotify
+/* A hold pool's job: keeps its allocation and starts the spool's runs in it, one after the other, each as a step of its
+ * own. Requires no controller. It wakes up when inotify reports a new file, and ten times a second, since inotify
  * misses files from other machines.
  *
  * The end (time, budget, `stop`, a signal) is recorded before the spool is emptied, and a controller that adds a run
- * checks for the end afterwards: so no run stays in a spool that nobody reads. */
+ * checks for the end afterwards, so no run stays in a spool that is no longer read. */
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -29,8 +29,8 @@
 
 #define LOOK_NS (100 * NS_PER_MS)
 #define TELL_NS (10 * NS_PER_S)           /* between two heartbeats in the share */
-#define WARN_NS (30 * NS_PER_S)           /* at most this long before the pool's end the run is warned */
-#define LEAVE_NS (12 * NS_PER_S)          /* time for the agent of a run that is ended to seal it */
+#define WARN_NS (30 * NS_PER_S)           /* time before the pool's end at which the run is warned, at most */
+#define LEAVE_NS (12 * NS_PER_S)          /* time for the agent of a terminated run to seal it */
 #define LEAVE_SIGNALLED_NS (8 * NS_PER_S) /* the same if Slurm is about to kill this job */
 
 struct hold {
@@ -38,7 +38,7 @@ struct hold {
     uint64_t end_wall_ns;
     uint64_t told_ns;       /* time of the last heartbeat */
     bool runs;              /* a step is running */
-    bool warned, cancelled; /* the signal that its agent was sent */
+    bool warned, cancelled; /* the signal sent to its agent */
     struct ticket ticket;
     struct child step;
     char program[PATH_MAX], node[256];
@@ -63,7 +63,7 @@ static int start_step(struct hold *self, struct cb_err *err)
     return rc;
 }
 
-/* Keeps what the step wrote to its ticket: its number and its agent's process. */
+/* Records what the step wrote to its ticket: its number and its agent's process. */
 static void finish(struct hold *self, uint64_t exit_status, const char *note)
 {
     struct cb_err err;
@@ -105,7 +105,7 @@ static void start_next(struct hold *self)
         self->runs = true;
 }
 
-/* Its agent runs on this node; until it has recorded its process number it cannot be signalled. */
+/* The step's agent runs on this node; until it has recorded its process number it cannot be signalled. */
 static bool tell_agent(struct hold *self, int number)
 {
     struct ticket known;
@@ -150,7 +150,7 @@ static const char *why_end(const struct hold *self, uint64_t now_wall_ns)
     return NULL;
 }
 
-/* If Slurm restarts this job, another process seals what it could not finish. */
+/* If Slurm restarts this job, another process seals the runs that it could not finish. */
 static void leave(struct hold *self, const char *reason)
 {
     char note[256];

@@ -34,8 +34,8 @@ static uint64_t find_number(const char *text, const char *key)
     return find_word(text, key, word, sizeof word) ? strtoull(word, NULL, 10) : 0;
 }
 
-/* Slurm overwrites StartTime when the nodes are up; the nodes were allocated when the scheduler last considered the
- * job (LastSchedEval). Whole seconds: less than two of them are no boot. */
+/* Slurm overwrites StartTime when the nodes are up; the nodes were allocated when the scheduler last considered the job
+ * (LastSchedEval). Times are whole seconds, so a difference below two seconds does not count as a boot. */
 bool pool_job_read_details(const char *text, struct pool_share *share, uint64_t *boot_s)
 {
     uint64_t began_s = find_number(text, "StartTime"), given_s = find_number(text, "LastSchedEval");

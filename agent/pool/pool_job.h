@@ -1,4 +1,4 @@
-/* One job of a warm pool, seen from inside: which job it is, what it costs, and how the pool ends. Shared by touch
+/* One job of a warm pool, as its agent sees it: which job it is, what it costs, and how the pool ends. Shared by touch
  * and hold. */
 #ifndef AGENT_POOL_POOL_JOB_H
 #define AGENT_POOL_POOL_JOB_H

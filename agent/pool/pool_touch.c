@@ -1,7 +1,7 @@
 /* A touch pool's job: does nothing on its nodes, which keeps them up, and submits the next job.
  *
- * The first job has all nodes and starts a chain for each of them, so that a node that is busy with a run (and needs
- * no touch) delays no other. Each job checks expiry and budget before it submits the next, so the chains end by
+ * The first job has all nodes and starts a chain for each of them, so that a node that is busy with a run (and needs no
+ * touch) does not delay the others. Each job checks expiry and budget before it submits the next, so the chains end by
  * themselves. */
 #include <inttypes.h>
 #include <limits.h>
@@ -64,7 +64,7 @@ static int submit_next(const struct pool_job *self, const char *node, struct cb_
     return rc;
 }
 
-/* Cancels a job that was submitted while somebody asked for the end. */
+/* Cancels a job that was submitted while the pool was being stopped. */
 static void call_off(const struct pool_job *self)
 {
     const char *const argv[] = {"scancel", "-Q", "--me", "-t", "PENDING", "-n", self->pool.id, NULL};
