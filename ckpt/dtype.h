@@ -22,7 +22,7 @@ enum dtype {
     DTYPE_U8,
     DTYPE_BOOL,
     DTYPE_C64,
-    DTYPE_C128, /* from here on: types of other programs; files store our types by number, so only append */
+    DTYPE_C128, /* types of other programs from here on; files store our types by number, so only append */
     DTYPE_F8_E4M3FNUZ,
     DTYPE_F8_E5M2FNUZ,
     DTYPE_F8_E8M0FNU,

@@ -18,7 +18,7 @@
 
 #define BLOCK_BITS 20
 #define BLOCK_WORDS (UINT64_C(1) << BLOCK_BITS)
-#define STAGE_BYTES 4096 /* checked in pieces that fit the L1 cache */
+#define STAGE_BYTES 4096 /* checked in pieces that fit into the L1 cache */
 
 /* The resolvers of clones run before the sanitizers' run-time is initialised. */
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -232,7 +232,8 @@ bool payload_check(const struct payload_source *source, uint64_t first, const vo
         payload_fill(source, first + done, expected, part);
         if (memcmp(expected, place, part * bytes) != 0) {
             uint64_t same = 0;
-            // NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): it doubts that payload_fill fills all
+            // NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): it cannot see that payload_fill fills
+            // all bytes
             while (expected[same] == place[same])
                 same++;
             *wrong = done + same / bytes;

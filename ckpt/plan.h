@@ -71,7 +71,7 @@ struct plan {
     uint32_t world_size;
     uint64_t payload_bytes;                                     /* of all items */
     uint64_t rank_bytes_min, rank_bytes_median, rank_bytes_max; /* payload written by each rank */
-    uint64_t bound_bytes;                                       /* least possible max, see above */
+    uint64_t bound_bytes;                                       /* lower bound of the maximum, see above */
     double imbalance;                                           /* max / mean */
     double imbalance_vs_bound;                                  /* max / bound */
     uint64_t compute_ns;

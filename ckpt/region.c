@@ -125,7 +125,8 @@ uint32_t region_of_interval(const struct region *whole, uint64_t begin, uint64_t
     return count;
 }
 
-/* The outermost dimension from which on `inner` spans all of `outer`: a run covers its rows of the dimension before. */
+/* The outermost dimension from which on `inner` spans all of `outer`: a run covers the rows of the dimension before
+ * it. */
 static uint32_t run_dim(const struct region *outer, const struct region *inner)
 {
     uint32_t dim = inner->dims;

@@ -163,7 +163,7 @@ int stored_checkpoint_settle(struct stored_checkpoint *self, const char *name, s
         code = stored_check_file_name(name, self->files[i], err);
     if (code)
         return code;
-    if (!lies_in_order(self) || !chunks) { /* settling again needs no further memory */
+    if (!lies_in_order(self) || !chunks) { /* sorting again needs no further memory */
         chunks = malloc((self->chunk_count + 1) * sizeof *chunks);
         if (!chunks)
             return cb_fail(err, CB_ERR_MEMORY, "%s: no memory for %zu chunks", name, self->chunk_count);
@@ -178,7 +178,7 @@ int stored_checkpoint_settle(struct stored_checkpoint *self, const char *name, s
     return code;
 }
 
-/* The dimension along which the chunks are thinnest, so that the fewest overlap there. */
+/* The dimension along which the chunks are thinnest, so that the fewest overlap in it. */
 static uint32_t thinnest_axis(const struct stored_tensor *tensor, const struct stored_chunk *chunks)
 {
     uint32_t best = 0;

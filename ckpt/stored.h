@@ -1,4 +1,4 @@
-/* The contents of a checkpoint according to its metadata, in any format; checked, and shared by the readers of
+/* The contents of a checkpoint, read from its metadata in any format. Checked before use; shared by the readers of all
  * formats. */
 #ifndef CKPT_STORED_H
 #define CKPT_STORED_H
@@ -36,9 +36,9 @@ struct stored_checkpoint {
     size_t chunk_count;
     char **files; /* relative, checked to stay inside the folder */
     size_t file_count;
-    uint64_t save_id;  /* of the save, which its files have, too; 0 if unknown */
-    bool marked;       /* a commit marker says that this is all */
-    size_t duplicates; /* duplicate regions, left out here */
+    uint64_t save_id;  /* of the save; its files contain it, too; 0 if unknown */
+    bool marked;       /* a commit marker lists everything */
+    size_t duplicates; /* number of duplicate regions, which are left out */
 };
 void stored_checkpoint_free(struct stored_checkpoint *checkpoint);
 const struct stored_tensor *stored_checkpoint_find(const struct stored_checkpoint *checkpoint, const char *fqn);

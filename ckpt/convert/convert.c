@@ -1,4 +1,4 @@
-/* A conversion as a whole: the target and its claim, threads, the commit. */
+/* Runs a conversion: the target and its claim, threads, the commit. */
 #include "ckpt/convert/convert.h"
 
 #include <errno.h>
@@ -36,13 +36,13 @@ struct conversion {
     const struct convert_job *job;
     struct convert_result *result;
     struct store *target;
-    struct done *files; /* one a file of the plan */
+    struct done *files; /* one per file of the plan */
     size_t *first;      /* first item of each file */
     char identity[32];  /* of source, plan and format */
-    uint64_t save_id;   /* of the target; the claim has it for the attempt that continues */
+    uint64_t save_id;   /* of the target; the claim keeps it for the attempt that continues */
     struct read_ledger ledger;
     uint64_t block_bytes, scratch_bytes;
-    bool each_core; /* has a thread: none is left to write beside them */
+    bool each_core; /* a thread runs on each core: none is left to write beside them */
     atomic_size_t next;
     pthread_mutex_t lock; /* files, claim, failure, result */
     uint64_t claimed_ns;
@@ -97,7 +97,7 @@ static int write_claim(struct conversion *self, struct cb_err *err)
     return code;
 }
 
-/* Whether a file that the claim lists is still what it was. */
+/* Whether a file that the claim lists as done is unchanged. */
 static int check_kept(struct conversion *self, size_t file, uint32_t crc, bool *right)
 {
     const struct plan_file *planned = &self->job->plan->files[file];
@@ -179,7 +179,7 @@ static int read_claim(struct conversion *self, const struct buf *text)
 static int count_file(void *context, const char *name, uint64_t length, struct cb_err *err)
 {
     (void)length, (void)err;
-    /* A claim that was cut off before it had its name is ours. */
+    /* Also ours: a claim that was interrupted before it was renamed. */
     *(uint64_t *)context += strncmp(name, CONVERT_CLAIM, strlen(CONVERT_CLAIM)) != 0;
     return 0;
 }
@@ -206,7 +206,7 @@ static int remove_unfinished(struct conversion *self)
     return code;
 }
 
-/* What an attempt that was killed had begun to send: nobody else will end it. */
+/* Aborts the uploads of an attempt that was killed: no other program will. */
 static int forget_uploads(struct conversion *self)
 {
     const char *target = self->job->target;
@@ -287,7 +287,7 @@ static bool has_failed(struct conversion *self)
     return failed;
 }
 
-/* For convert_file.h: the thread that failed first has the reason. */
+/* For convert_file.h: the reason comes from the thread that failed first. */
 static int check_watch(void *context, struct cb_err *err)
 {
     struct conversion *self = context;
@@ -323,7 +323,7 @@ static int open_source(struct conversion *self, struct store **store, struct sto
                 : stored_reader_new(*store, self->job->checkpoint, self->scratch_bytes, &self->ledger, reader, err);
 }
 
-/* Bytes of a block: the longest part where the target is an object store. */
+/* Bytes of a block: the longest part if the target is an object store. */
 static uint64_t block_of(const struct conversion *self, const struct store *target)
 {
     const struct plan *plan = self->job->plan;
@@ -365,7 +365,8 @@ static void *run_thread(void *context)
     return NULL;
 }
 
-/* As many threads as there are files, and as the memory gives each its blocks and as much again to take ranges apart. */
+/* As many threads as there are files, if the memory suffices for each thread's blocks and as much again for taking
+ * ranges apart. */
 static uint32_t share_memory(struct conversion *self)
 {
     const struct convert_job *job = self->job;
@@ -400,9 +401,9 @@ static int run_threads(struct conversion *self)
     return self->code;
 }
 
-/* --- the order of things --- */
+/* --- steps of a conversion --- */
 
-/* What an earlier attempt read is no longer known: those items are read again here. */
+/* Which parts of the source an earlier attempt read is unknown, so those items are read again here. */
 static int check_source(struct conversion *self)
 {
     struct store *store = NULL;
@@ -447,7 +448,7 @@ static int run(struct conversion *self)
     int code = identify(self);
     if (code)
         return code;
-    (void)share_memory(self); /* block_bytes, to look at files that are kept */
+    (void)share_memory(self); /* at least block_bytes, to check files that are kept */
     const char *target = self->job->target;
     if (!strchr(target, ':') && mkdir(target, 0777) != 0 && errno != EEXIST)
         return cb_fail_errno(self->err, errno, "making %s", target);
@@ -490,6 +491,6 @@ int convert_checkpoint(const struct convert_job *job, struct convert_result *res
 
 const char *convert_refuses(enum plan_format format, const struct stored_tensor *tensor)
 {
-    bool has_names = format_ops_of(format)->has_file_headers; /* of types, in the headers */
+    bool has_names = format_ops_of(format)->has_file_headers; /* for its types, in the headers */
     return !tensor->is_bytes && has_names && !dtype_safetensors_name(tensor->dtype) ? dtype_name(tensor->dtype) : NULL;
 }

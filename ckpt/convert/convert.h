@@ -18,7 +18,7 @@
 #define CONVERT_LEAST_MEMORY (UINT64_C(4) << 20)
 
 struct convert_job {
-    const char *source; /* as for store_open: the checkpoint's folder */
+    const char *source; /* the checkpoint's folder, as for store_open */
     const struct stored_checkpoint *checkpoint;
     const char *target;          /* the same; its parent exists */
     const struct layout *layout; /* from layout_from_stored() */
@@ -42,7 +42,7 @@ struct convert_result {
 
 int convert_checkpoint(const struct convert_job *job, struct convert_result *result, struct cb_err *err) CB_MUST_CHECK;
 
-/* What a format cannot hold of a checkpoint, NULL if it can hold everything: for a tensor its type. */
+/* Names what a format cannot represent of a checkpoint (for a tensor its type); NULL if it can represent everything. */
 const char *convert_refuses(enum plan_format format, const struct stored_tensor *tensor);
 
 #endif

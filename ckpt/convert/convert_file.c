@@ -28,14 +28,14 @@ struct convert_writer {
     struct block blocks[CONVERT_BLOCKS];
     uint64_t block_bytes;
     bool in_parts; /* blocks are parts of an object */
-    bool costly;   /* this item's parts take more reading than they have bytes: the larger, the less */
+    bool costly;   /* reading parts of this item costs more than their bytes, the smaller they are */
     uint32_t current;
     uint64_t position; /* of the current block in the file */
     uint32_t crc;      /* of the file up to there */
     uint64_t save_id;  /* of the converted checkpoint */
     struct buf frame;
     struct convert_watch watch;
-    bool ends; /* waits for requests in flight, whatever the watch says */
+    bool ends; /* waits for requests in flight, even if the watch fails */
     struct cb_err *err;
 };
 
@@ -75,7 +75,7 @@ static int check_watch(struct convert_writer *self)
     return self->ends ? 0 : self->watch.check(self->watch.context, self->err);
 }
 
-/* Handles one completion, or none if none arrives by then. */
+/* Handles one completion, if one arrives before the deadline. */
 static int take(struct convert_writer *self, uint64_t deadline_ns)
 {
     struct store_completion completion;
@@ -98,7 +98,7 @@ static int drain(struct convert_writer *self)
     return code;
 }
 
-/* Sends the current block off and makes a free one current. */
+/* Submits the current block and makes a free one current. */
 static int flush(struct convert_writer *self)
 {
     struct block *block = &self->blocks[self->current];
@@ -118,7 +118,7 @@ static int flush(struct convert_writer *self)
     block->busy = true;
     self->position += block->fill;
     code = take(self, 0);
-    if (block->busy) /* else the same block again, which is still in the core's cache */
+    if (block->busy) /* if not, the same block again, which is still in the core's cache */
         self->current = (self->current + 1) % CONVERT_BLOCKS;
     while (!code && self->blocks[self->current].busy)
         code = take(self, clock_monotonic_ns() + POLL_SLICE_NS);
@@ -126,7 +126,7 @@ static int flush(struct convert_writer *self)
     return code;
 }
 
-/* Bytes that the current block still takes before it is sent. */
+/* Free bytes in the current block before it is submitted. */
 static uint64_t room_of(const struct convert_writer *self)
 {
     uint64_t fill = self->blocks[self->current].fill, most = self->block_bytes;

@@ -5,9 +5,9 @@
 #include "ckpt/convert/convert.h"
 #include "ckpt/stored/stored_read.h"
 
-#define CONVERT_BLOCKS 3 /* one is filled while others are written */
+#define CONVERT_BLOCKS 3 /* one is filled while the others are written */
 
-/* Whether to continue: see convert_job.watch. A failure without a message means that another thread has the reason. */
+/* Whether to continue: see convert_job.watch. On a failure without a message, another thread has the reason. */
 struct convert_watch {
     int (*check)(void *context, struct cb_err *err);
     void *context;

@@ -51,7 +51,7 @@ int catalogue_write(const struct stored_checkpoint *checkpoint, struct buf *out,
     return index_end(out, begin, "the catalogue of the checkpoint", err);
 }
 
-/* A catalogue has values as literals, and of items the payloads; raw has all items as they are. */
+/* A catalogue contains values as literals, and only the payloads of items; raw contains whole items. */
 static int write_plan(bool raw, const struct layout *layout, const struct plan *plan, uint64_t save_id, struct buf *out,
                       struct cb_err *err)
 {

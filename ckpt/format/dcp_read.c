@@ -1,6 +1,6 @@
 /* Reads DCP's .metadata, of PyTorch 2.2 and later.
  *
- * Untrusted input: every value's kind and range is checked before use, and a walk never takes more steps than the
+ * Untrusted input: every value's kind and range is checked before use, and a traversal never takes more steps than the
  * file has bytes, even if values are shared. */
 #include <stdlib.h>
 #include <string.h>
@@ -227,7 +227,7 @@ static int find_file(struct reader *self, struct name_table *table, const struct
     return code;
 }
 
-/* The same for tensors, once they are settled. */
+/* The same for tensors, once they are in their final order. */
 static int index_tensors(struct reader *self)
 {
     const struct stored_checkpoint *checkpoint = self->checkpoint;
@@ -378,7 +378,7 @@ static int read_places(struct reader *self, const struct pickle_node *dict)
     return code;
 }
 
-/* --- the path of keys to each value --- */
+/* --- the nested keys of each value --- */
 
 /* A tuple of texts and numbers, as a literal; other types from a foreign planner are dropped. */
 static int read_path(struct reader *self, const struct pickle_node *path, struct stored_tensor *tensor,

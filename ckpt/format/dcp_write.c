@@ -15,7 +15,7 @@
 
 #define MAX_ITEM_PICKLE 512
 #define MAX_LITERAL 65536
-#define ANY_SAVE_ID 1 /* all take the same room */
+#define ANY_SAVE_ID 1 /* all are padded to the same size */
 #define PICKLE_HEAD 2 /* PROTO and its number, before the value; STOP comes after it */
 
 static char *put(char *at, const char *text)
@@ -237,7 +237,7 @@ struct writer {
     struct item_groups groups;
 };
 
-/* Room for `bytes`; done() returns what was not used. */
+/* Reserves `bytes`; done() returns the unused rest. */
 static bool reserve(struct writer *self, size_t bytes)
 {
     self->at = buf_extend(self->out, bytes);
@@ -265,7 +265,7 @@ static void push_text(struct writer *self, const char *text)
     self->at = pickle_put_text(self->at, text, strlen(text));
 }
 
-/* A text, or a class of torch and of the metadata module, by memo from the second time on. */
+/* A text, or a class of torch or of the metadata module; from the second time on by its memo. */
 static void push(struct writer *self, enum constant constant)
 {
     uint32_t *memo = &self->constants[constant];
@@ -350,7 +350,7 @@ static void push_chunk(struct writer *self, const struct region *region)
     op(self, "ub");
 }
 
-#define TENSOR_ROOM 1200 /* bytes of opcodes besides names, the first use of every constant included */
+#define TENSOR_ROOM 1200 /* bytes of opcodes except names, including the first use of every constant */
 #define CHUNK_ROOM 600
 
 static void write_tensor(struct writer *self, uint32_t index)
@@ -437,7 +437,7 @@ static void push_component(struct writer *self, const char *text, size_t len, bo
     self->at = pickle_put_text(self->at, text, len);
 }
 
-/* Keys as the checkpoint had them that this one is made of: its literal, without the pickle around it. */
+/* The keys as the source checkpoint had them: its literal, without the pickle around it. */
 static void write_given_path(struct writer *self, const char *path)
 {
     struct buf pickle;

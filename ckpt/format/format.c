@@ -1,4 +1,4 @@
-/* The table of formats, and what all of them have in common. */
+/* The table of formats, and code that all of them share. */
 #include "ckpt/format/format.h"
 
 #include <stdlib.h>
@@ -56,7 +56,7 @@ static const char *last_part(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* # stands for digits. Returns what follows the pattern, NULL if the name does not begin like it. */
+/* # stands for digits. Returns the rest of the name after the pattern; NULL if the name does not begin like it. */
 static const char *skip(const char *name, const char *pattern)
 {
     for (; *pattern; pattern++) {

@@ -37,7 +37,8 @@ int format_item_frame(enum plan_format format, const struct state_tensor *tensor
                       uint64_t item_offset, uint32_t alignment, struct item_frame *frame,
                       struct cb_err *err) CB_MUST_CHECK;
 
-/* Appends exactly frame.header_bytes / frame.trailer_bytes. `save_id`: see ckpt/format/save_id.h; lengths count on one. */
+/* Appends exactly frame.header_bytes / frame.trailer_bytes. `save_id`: see ckpt/format/save_id.h; 0 would change the
+ * lengths. */
 int format_item_header(enum plan_format format, const struct state_tensor *tensor, const struct plan_item *item,
                        uint64_t save_id, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 int format_item_trailer(enum plan_format format, const struct state_tensor *tensor, const struct plan_item *item,
@@ -59,9 +60,9 @@ int format_write_metadata(enum plan_format format, const struct layout *layout, 
 int format_read_metadata(const char *name, const void *bytes, size_t len, struct stored_checkpoint **checkpoint,
                          struct cb_err *err) CB_MUST_CHECK;
 
-/* Compares the save id in the first bytes of an item, or of a file with a header of its own, with the checkpoint's.
- * SAVE_ID_FRONT_BYTES of them are enough. Passes if the checkpoint has none, and for a value without one: a conversion
- * writes foreign values as they are. CB_ERR_CORRUPT. */
+/* Compares the save id in the first bytes of an item, or of a file with its own header, with the checkpoint's.
+ * SAVE_ID_FRONT_BYTES of them suffice. Passes if the checkpoint has no id, and for a value without one, since a
+ * conversion writes foreign values unchanged. CB_ERR_CORRUPT if they differ. */
 int format_check_save(const struct stored_checkpoint *checkpoint, bool is_value, const void *front, size_t len,
                       struct cb_err *err) CB_MUST_CHECK;
 

@@ -16,12 +16,12 @@ struct format_ops {
     bool has_file_headers; /* safetensors: a header lists a file's tensors, without holes, each name once */
     bool has_parts;        /* with file headers: a file can contain part of a tensor */
     bool has_folders;      /* data files may lie in folders of their own (s3.prefix_strategy) */
-    bool has_fanout;       /* and be spread over them (io.fanout) */
-    bool keeps_objects;    /* values are torch.saves of anything; else Python literals alone */
+    bool has_fanout;       /* and may be spread over them (io.fanout) */
+    bool keeps_objects;    /* values may be torch.saves of any kind; else only Python literals */
 
     int (*item_frame)(const struct state_tensor *tensor, const struct region *region, uint64_t item_offset,
                       uint32_t alignment, struct item_frame *frame, struct cb_err *err);
-    /* NULL: an item has none. */
+    /* NULL: an item has no header. */
     int (*item_header)(const struct state_tensor *tensor, const struct plan_item *item, uint64_t save_id,
                        struct buf *out, struct cb_err *err);
     int (*item_trailer)(const struct state_tensor *tensor, const struct plan_item *item, uint64_t save_id, uint32_t crc,
@@ -30,18 +30,19 @@ struct format_ops {
     int (*write_metadata)(const struct layout *layout, const struct plan *plan, const char *checkpoint_id,
                           uint64_t save_id, struct buf *out, struct cb_err *err);
 
-    /* Whether bytes are this format's metadata; NULL: by no mark of their own, so this one is tried last. */
+    /* Whether bytes are this format's metadata; NULL: it cannot be recognised, so this format is tried last. */
     bool (*is_metadata)(const void *bytes, size_t len);
-    /* NULL: its marker is not what is read (ckpt/stored/read_metadata.h reads its files' headers). */
+    /* NULL: its metadata is not in the marker (ckpt/stored/read_metadata.h reads the headers of its files). */
     int (*read_metadata)(const char *name, const void *bytes, size_t len, struct stored_checkpoint **checkpoint,
                          struct cb_err *err);
-    /* The save id in the first bytes of an item, or of a file with a header; 0 if it has none. NULL: no item has one. */
+    /* The save id in the first bytes of an item, or of a file with a header; 0 if it has none. NULL: items have no
+     * id. */
     uint64_t (*read_save_id)(const void *front, size_t len);
     int (*parse_item)(const struct stored_tensor *tensor, const struct region *region, const void *bytes, size_t len,
                       uint64_t item_length, struct stored_payload *payload, struct cb_err *err);
     bool (*expect_payload)(const struct stored_tensor *tensor, const struct region *region, uint64_t item_length,
                            struct stored_payload *payload);
-    /* NULL: there is none. */
+    /* NULL: there is no trailer. */
     int (*parse_trailer)(const void *last_bytes, size_t len, struct stored_trailer *trailer, struct cb_err *err);
     /* NULL: the bytes are the literal. */
     int (*parse_bytes_payload)(const char *fqn, const void *bytes, size_t len, struct buf *literal, struct cb_err *err);

@@ -33,7 +33,7 @@ struct index_form;
 /* Magic and save id. */
 void index_put_head(struct buf *out, const struct index_form *form, uint64_t save_id);
 void index_put_numbers(struct buf *out, const uint64_t *values, uint32_t count);
-void index_put_text(struct buf *out, const char *text); /* NULL: none */
+void index_put_text(struct buf *out, const char *text); /* NULL for an absent text */
 void index_put_counts(struct buf *out, uint64_t tensors, uint64_t chunks, uint64_t files);
 /* Appends the checksum of everything since `begin`. On failure everything since then is removed; `what` names it in
  * messages: "the index of the checkpoint". */
@@ -61,10 +61,10 @@ static inline uint64_t index_take(struct index_cursor *self, size_t bytes)
 }
 
 void index_take_numbers(struct index_cursor *self, uint64_t *values, uint32_t count);
-/* NULL if absent (which is a failure unless `optional`), and after a failure. */
+/* NULL if absent (which is an error unless `optional`), and after a failure. */
 char *index_take_text(struct index_cursor *self, bool optional);
 
-/* The specific part of an index. */
+/* The part that is specific to an index. */
 struct index_form {
     const char *what;              /* "index", "catalogue": for messages */
     char magic[INDEX_MAGIC_BYTES]; /* "CKPTRAW2" */

@@ -1,4 +1,4 @@
-/* The bytes of an item in a file, in any format: header, payload, trailer. Formats fill these for
+/* The bytes of an item in a file, in any format: header, payload, trailer. Formats fill these structs for
  * ckpt/format/format.h. */
 #ifndef CKPT_FORMAT_ITEM_H
 #define CKPT_FORMAT_ITEM_H
@@ -8,7 +8,7 @@
 
 #include "ckpt/region.h"
 
-/* Of an item to be written. */
+/* An item to be written. */
 struct item_frame {
     uint32_t header_bytes;
     uint64_t payload_bytes;
@@ -16,12 +16,12 @@ struct item_frame {
 };
 
 #define ITEM_MAX_HEADER 131072
-/* Of a stored item, from its first bytes. */
+/* A stored item, from its first bytes. */
 struct stored_payload {
     uint64_t offset, bytes;
     uint64_t stride[CKPT_MAX_DIMS];
     bool contiguous;
-    bool whole; /* the tensor's complete storage, which the trailer's checksum covers; false for a view of it */
+    bool whole; /* whether it is the tensor's complete storage, which the trailer's checksum covers; false for a view */
     uint32_t header_crc; /* CRC-32 of the description (DCP's data.pkl); 0 if there is none */
 };
 

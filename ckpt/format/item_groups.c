@@ -23,7 +23,7 @@ int item_groups_init(struct item_groups *self, const struct plan *plan, size_t t
         free(first);
         return alloc_fail(err, "for the metadata of %zu items", plan->item_count);
     }
-    /* Sorted by tensor, by counting: at last those of t are at first[t] … first[t + 1] - 1. */
+    /* Sorted by tensor, by counting: at the end the items of t are at first[t] … first[t + 1] - 1. */
     for (size_t i = 0; i < plan->item_count; i++)
         first[plan->items[i].tensor]++;
     for (size_t t = 1; t <= tensor_count; t++)

@@ -19,7 +19,7 @@ struct source {
 
 struct bracket {
     char open;
-    uint32_t values; /* so far; keys of a dict count, too */
+    uint32_t values; /* of values so far; keys of a dict count, too */
 };
 
 static int bad(struct source *source)

@@ -150,7 +150,7 @@ static int pop_mark(struct machine *self, uint32_t *first)
     return 0;
 }
 
-/* --- classes and functions: all that a checkpoint may name --- */
+/* --- allowed classes and functions --- */
 
 static const struct {
     const char *module, *name;
@@ -302,7 +302,7 @@ static int op_tuple(struct machine *self, uint32_t count)
     return gather_tuple(self, count);
 }
 
-/* Makes room for `wanted` children, at least doubling the capacity, so that appending is cheap. */
+/* Makes room for `wanted` children, at least doubling the capacity, so that appending stays cheap. */
 static int reserve_children(struct machine *self, struct pickle_node *node, uint64_t wanted)
 {
     struct words *pool = &self->pickle->pool;

@@ -37,7 +37,7 @@ static bool expect_payload(const struct stored_tensor *tensor, const struct regi
 
 #define HEAD_BYTES 16 /* mark and save id */
 
-static const char mark[8] = "CKPTSAVE"; /* no literal begins like this */
+static const char mark[8] = "CKPTSAVE"; /* literals never begin like this */
 
 static int raw_item_frame(const struct state_tensor *tensor, const struct region *region, uint64_t item_offset,
                           uint32_t alignment, struct item_frame *frame, struct cb_err *err)
@@ -90,7 +90,7 @@ static uint64_t raw_read_save_id(const void *front, size_t len)
     return save_id;
 }
 
-/* A literal, behind a save id except in checkpoints of older versions. */
+/* A literal, after a save id except in checkpoints of older versions. */
 static int raw_parse_bytes_payload(const char *fqn, const void *bytes, size_t len, struct buf *literal,
                                    struct cb_err *err)
 {

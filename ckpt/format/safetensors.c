@@ -200,7 +200,7 @@ static int no_memory(const struct reader *self)
     return cb_fail(self->err, CB_ERR_MEMORY, "%s: no memory for its header", self->name);
 }
 
-/* Our files begin with the same bytes behind their length, and then the id. */
+/* Our files begin with the same bytes after their length, followed by the id. */
 #define FRONT "{\"" KEY_METADATA "\": {\"" KEY_SAVE_ID "\": \""
 _Static_assert(SAFETENSORS_LENGTH_BYTES + sizeof FRONT + SAVE_ID_TEXT_BYTES <= SAVE_ID_FRONT_BYTES,
                "it is in the front");
@@ -289,7 +289,7 @@ static int read_entry(const struct reader *self, const struct json_value *value,
     return read_place(self, entry);
 }
 
-/* The caller has made room for it. */
+/* The caller has reserved the memory. */
 static int add_value(struct reader *self, const char *fqn, const char *literal)
 {
     struct safetensors_value *next = &self->header->values[self->header->value_count++];

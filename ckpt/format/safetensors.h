@@ -1,9 +1,9 @@
-/* safetensors: writes and reads the header of a file. docs/safetensors.md says which files make a checkpoint.
+/* safetensors: writes and reads the header of a file. docs/safetensors.md defines which files make a checkpoint.
  *
- * A file is a length of 8 bytes (little-endian), that many bytes of JSON, and the tensors in sequence without gaps.
- * The JSON may end in spaces. "__metadata__" contains only texts: the save id first; "format" is "pt"; for DCP over safetensors
- * "DCP_VERSION" and "DCP_SHARDING_INFO" (JSON: the place of each part in its tensor); and values that are not tensors
- * as "ckptbench.values" (JSON: name to Python literal). Pure functions; untrusted input is checked. */
+ * A file is a length of 8 bytes (little-endian), that many bytes of JSON, and the tensors in sequence without gaps. The
+ * JSON may end in spaces. "__metadata__" contains only texts: the save id first; "format" is "pt"; for DCP over
+ * safetensors "DCP_VERSION" and "DCP_SHARDING_INFO" (JSON: the place of each part in its tensor); and values that are
+ * not tensors as "ckptbench.values" (JSON: name to Python literal). Pure functions; untrusted input is checked. */
 #ifndef CKPT_FORMAT_SAFETENSORS_H
 #define CKPT_FORMAT_SAFETENSORS_H
 
@@ -35,7 +35,7 @@ int safetensors_put_index(const struct layout *layout, const struct plan *plan, 
 
 /* --- reading --- */
 
-/* The format of files that have parts of tensors, or none. */
+/* The format of files that contain parts of tensors, or no parts. */
 enum plan_format safetensors_format_of(bool has_parts);
 
 struct safetensors_entry {
@@ -55,11 +55,11 @@ struct safetensors_header {
     struct safetensors_value *values;
     size_t value_count;
     bool parts;         /* it has sharding info */
-    char *marker;       /* our files: the commit marker of the checkpoint; NULL for others' files */
+    char *marker;       /* only in our files: the commit marker of the checkpoint; else NULL */
     uint64_t end_bytes; /* required length of the file */
 };
 
-/* The save id in a file's first bytes; 0 if there is none, as in files of others. */
+/* The save id in a file's first bytes; 0 if there is none, as in files of other programs. */
 uint64_t safetensors_read_save_id(const void *front, size_t len);
 /* Parses the length of the JSON from the file's first 8 bytes; fails if it exceeds `file_bytes`. */
 int safetensors_header_bytes(const char *name, const void *bytes, uint64_t file_bytes, uint64_t *json_bytes,

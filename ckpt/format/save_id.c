@@ -1,4 +1,4 @@
-/* Draws save ids, and writes and reads them as text. */
+/* Generates save ids, and writes and reads them as text. */
 #include "ckpt/format/save_id.h"
 
 #include <inttypes.h>

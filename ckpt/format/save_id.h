@@ -1,5 +1,5 @@
-/* The save id: 64 random bits that a save stores in its metadata and in each of its files, so that files of two saves in
- * one folder are told apart. 0 is none: of saves by older versions and by other programs. */
+/* The save id: 64 random bits that a save stores in its metadata and in each of its files, so that files of two saves
+ * in one folder can be distinguished. 0: no id, as in saves by older versions and by other programs. */
 #ifndef CKPT_FORMAT_SAVE_ID_H
 #define CKPT_FORMAT_SAVE_ID_H
 
@@ -7,14 +7,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* An item has its id in its first bytes, or the file has it, if that has a header: as many as these contain it. */
+/* The number of first bytes that contain the id: those of an item, or of a file with a header. */
 #define SAVE_ID_FRONT_BYTES 64
 #define SAVE_ID_TEXT_BYTES 17
 
 uint64_t save_id_draw(void);
-/* 16 hexadecimal digits, as metadata that is text has it. */
+/* 16 hexadecimal digits, for metadata that is text. */
 void save_id_format(uint64_t save_id, char text[SAVE_ID_TEXT_BYTES]);
-/* 0 if the text is anything else; PyTorch stores ids of another form at the same place. */
+/* 0 for any other text: PyTorch stores ids of another form in the same place. */
 uint64_t save_id_parse(const char *text, size_t len);
 
 #endif

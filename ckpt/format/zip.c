@@ -309,7 +309,7 @@ static bool find_descriptor(const unsigned char *bytes, size_t len, size_t data,
     return false;
 }
 
-/* An extra field of a local header whose content begins with 64 bits: where these are, 0 if there is none. */
+/* The offset of the first 64 bits of an extra field of a local header; 0 if it has no such field. */
 static size_t find_field(const unsigned char *extra, size_t len, uint32_t field)
 {
     for (size_t at = 0; at + 4 <= len;) {
@@ -323,7 +323,7 @@ static size_t find_field(const unsigned char *extra, size_t len, uint32_t field)
     return 0;
 }
 
-/* Where the save id is, 0 if there is none. */
+/* Offset of the save id; 0 if there is none. */
 static size_t find_save_id(const unsigned char *header, size_t len)
 {
     if (len < LOCAL_BYTES || get_u32(header) != LOCAL_SIGNATURE)
@@ -397,7 +397,7 @@ struct entry {
     const char *name;
     size_t name_len, entry_bytes;
     uint32_t crc;
-    uint64_t bytes, at; /* of the data; where the local header is */
+    uint64_t bytes, at; /* of the data; the offset of its local header */
 };
 
 /* 64-bit numbers are in the extra field in this order, each only if its 32-bit field is full. */

@@ -37,7 +37,7 @@ struct zip_record {
     const char *name; /* borrowed, not terminated */
     size_t name_len;
     uint64_t offset; /* of the data, in the archive */
-    uint64_t bytes;  /* UINT64_MAX if neither header nor the given bytes say */
+    uint64_t bytes;  /* UINT64_MAX if neither the header nor the given bytes contain it */
 };
 
 /* The record whose local header is at `at` of the first `len` bytes; *next is the offset of the next one. Sizes that
@@ -47,7 +47,7 @@ int zip_next_record(const void *bytes, size_t len, size_t at, struct zip_record 
 
 /* The save id in the archive's first bytes; 0 if there is none. */
 uint64_t zip_read_save_id(const void *bytes, size_t len);
-/* Replaces it; an archive without one stays as it is. */
+/* Replaces the save id; an archive without one is left unchanged. */
 void zip_replace_save_id(void *bytes, size_t len, uint64_t save_id);
 
 /* Whether a record's name is FOLDER/NAME. */

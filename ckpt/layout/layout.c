@@ -34,7 +34,7 @@ static bool is_mlperf(const struct model *model, const struct layout_options *op
     return strcmp(strcmp(options->state, "auto") == 0 ? model->default_state : options->state, "mlperf") == 0;
 }
 
-/* MLPerf has even stages, embedding and head not counted. */
+/* MLPerf's stages are even, without counting embedding and head. */
 static const char *split_of(const struct model *model, const struct layout_options *options)
 {
     return is_mlperf(model, options) && strcmp(options->pp_split, "balanced") == 0 ? "even" : options->pp_split;
@@ -132,7 +132,7 @@ const char *layout_state_name(const struct layout *layout)
 
 #define MOST_SIZES (1u << 20) /* 8 MiB */
 
-/* Where a rank's pieces go: counted, summed or stored. */
+/* Where a rank's pieces go: they are counted, summed or stored. */
 struct sink {
     const struct layout *layout;
     uint32_t coordinate[AXIS_ROLES];

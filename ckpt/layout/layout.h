@@ -1,17 +1,16 @@
 /* A layout: which rank holds which part of which tensor of the checkpointed state.
  *
- * A mesh of named axes (outermost first; the last varies fastest with the rank) and, for each tensor
- * and axis, a placement: replicate, shard(dim) as torch.chunk splits it (7 over 2 is 4 + 3), or flat
- * (the rank's interval of the flattened, concatenated tensors of its group). dp, tp, pp, zero,
- * sharding and ep are ways to write one down. State tensors have fixed names that no layout changes:
- * `model.<fqn>`, `optimizer.state.<fqn>.{master,exp_avg,exp_avg_sq}`; small bytes items
- * `optimizer.param_groups.*` and `train.*` come last. A flat shard concatenates the regions that a rank
- * of the group holds under tensor parallelism, each row-major. Tied embeddings live on the first
- * stage. Under ep, dense tensors are data parallel over dp and ep, experts over dp.
+ * A mesh of named axes (outermost first; the last varies fastest with the rank) and, for each tensor and axis, a
+ * placement: replicate, shard(dim) as torch.chunk splits it (7 over 2 is 4 + 3), or flat (the rank's interval of the
+ * flattened, concatenated tensors of its group). dp, tp, pp, zero, sharding and ep are shorthands for a mesh. State
+ * tensors have fixed names that no layout changes: `model.<fqn>`, `optimizer.state.<fqn>.{master,exp_avg,exp_avg_sq}`;
+ * small bytes items `optimizer.param_groups.*` and `train.*` come last. A flat shard concatenates the regions that a
+ * rank of the group holds under tensor parallelism, each row-major. Tied embeddings live on the first stage. Under ep,
+ * dense tensors are data parallel over dp and ep, experts over dp.
  *
- * state=mlperf instead has the bytes of MLPerf Storage's formulas: the norms once for every tp rank
- * ([tp, hidden]), and three flat tensors with one row a rank of P / ranks + 5 hidden elements.
- * Immutable after layout_new, so thread-safe; keeps no pointer to the model. */
+ * state=mlperf instead has the bytes of MLPerf Storage's formulas: the norms once for every tp rank ([tp, hidden]), and
+ * three flat tensors with one row a rank of P / ranks + 5 hidden elements. Immutable after layout_new, so thread-safe;
+ * keeps no pointer to the model. */
 #ifndef CKPT_LAYOUT_LAYOUT_H
 #define CKPT_LAYOUT_LAYOUT_H
 
@@ -32,7 +31,7 @@ struct state_tensor {
     enum dtype dtype;
     uint32_t dims;
     uint64_t shape[CKPT_MAX_DIMS];
-    /* Tensors of one group that a rank writes go to a file of their own; 0 for all but state=mlperf. */
+    /* Tensors of one group that a rank writes go to a file of their own; 0 except for state=mlperf. */
     uint32_t file_group;
     /* bytes items: the value, written as a complete torch.save when planning; here its Python literal */
     const char *literal; /* "3", "(0.9, 0.95)", "'adamw'" */
@@ -56,10 +55,10 @@ struct piece {
 
 struct layout;
 
-/* How a layout is asked for, as by the keys of the same names; texts are borrowed for the call. */
+/* The options of a layout, as in the keys of the same names; texts are borrowed for the call. */
 struct layout_options {
     uint64_t ranks; /* 0: the product of the axes */
-    uint64_t dp;    /* 0: what ranks leave over */
+    uint64_t dp;    /* 0: the ranks divided by the other axes */
     uint64_t tp, pp, ep, zero;
     const char *mesh;     /* "pp=2+dp=4", instead of the axes and sharding; "" if not given */
     const char *sharding; /* "none", "full", "hybrid(n)" */
@@ -112,14 +111,14 @@ void layout_free(struct layout *layout);
 #define LAYOUT_AS_SAVED UINT64_MAX
 struct layout_pair_options {
     struct layout_options save;
-    /* The load.* keys. As saved are axes of 0, zero == LAYOUT_AS_SAVED, and texts that are NULL; ranks and seed have no
-     * meaning. */
+    /* The load.* keys. The saved setting is kept by axes of 0, zero == LAYOUT_AS_SAVED, and NULL texts; ranks and seed
+     * have no meaning. */
     struct layout_options load;
     bool loads_only; /* the run saves nothing */
 };
 
-/* The layouts that a run saves in and loads in: equal unless something in `load` is given. The run has the ranks of
- * the larger layout (with loads_only, of the one to load in); a rank beyond a layout's world holds nothing of it.
+/* The layouts in which a run saves and loads: equal unless something in `load` is given. The run has the ranks of the
+ * larger layout (with loads_only, of the one to load in); a rank beyond the ranks of a layout holds nothing of it.
  * Errors are those of layout_new. */
 struct layout_pair {
     struct layout *saved, *loaded; /* the same pointer if they are equal */

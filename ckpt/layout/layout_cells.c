@@ -33,7 +33,7 @@ static uint32_t shard_rows(const struct local *local, uint32_t shards, uint32_t 
 {
     uint64_t begin, end;
     if (local->region.dims == 0) {
-        regions[0] = local->region; /* a scalar has no rows: all hold it */
+        regions[0] = local->region; /* a scalar has no rows: every rank holds it */
         return 1;
     }
     chunk(local->rows, shards, index, &begin, &end);
@@ -183,11 +183,11 @@ static size_t cell_index(const struct layout *self, const struct model *model, c
     size_t index = (size_t)stage * tps + tp;
     if (tensor->expert < 0)
         return index;
-    assert(eps > 0 && model->experts >= eps); /* the mesh has checked it */
+    assert(eps > 0 && model->experts >= eps); /* the mesh has checked the sizes */
     return index * eps + (uint32_t)tensor->expert / (model->experts / eps);
 }
 
-/* Twice: first counts the locals of each cell, then adds them. */
+/* Runs twice: first counts the locals of each cell, then adds them. */
 static int visit_locals(struct layout *self, const struct model *model, const uint32_t *stage_of, bool adds,
                         struct cb_err *err)
 {

@@ -40,7 +40,7 @@ int pipeline_split(const struct model *model, uint32_t stages, const char *split
 #define LAYOUT_KINDS 4 /* KIND_WEIGHT … KIND_EXP_AVG_SQ */
 #define LAYOUT_ABSENT UINT32_MAX
 
-/* Over the data axes of a cell. */
+/* A placement over the data axes of a cell. */
 enum placement { PLACE_REPLICATE, PLACE_CHUNK, PLACE_FLAT, PLACE_RANGES };
 
 /* A region that tensor parallelism leaves a rank, the same for all data-parallel ranks of a cell. */

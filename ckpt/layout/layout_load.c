@@ -1,5 +1,5 @@
-/* The layout that a run loads in, if it differs from the saved one: what is given for loading and the saved layout
- * become new options, and these a layout. */
+/* The layout in which a run loads, if it differs from the saved one: combines the load.* keys and the saved layout to
+ * new options, and builds a layout from them. */
 #include <stdio.h>
 #include <string.h>
 
@@ -122,7 +122,7 @@ int layout_pair_new(const struct model *model, const struct layout_pair_options 
     const struct layout_options *load = &options->load;
     bool differ = load->dp || load->tp || load->pp || load->ep || load->zero != LAYOUT_AS_SAVED || load->mesh ||
                   load->sharding || load->pp_split || load->state;
-    /* Once the mesh is settled, `ranks` is the number of processes, else it determines dp. */
+    /* Once the mesh is complete, `ranks` is the number of processes, else it determines dp. */
     bool settled = differ && (options->save.dp || *options->save.mesh);
     struct layout_options save = options->save;
     if (settled)

@@ -76,7 +76,7 @@ static int add_bytes(struct layout *self, const struct layout_item *items, size_
     return code;
 }
 
-/* A file group a layer, as MLPerf without ZeRO-3 writes them: embedding, layers, final norm, head. */
+/* One file group per layer, as MLPerf writes them without ZeRO-3: embedding, layers, final norm, head. */
 static uint32_t layer_group(const struct model *model, const struct state_tensor *tensor)
 {
     int32_t layer = model->tensors[tensor->model_tensor].layer;
@@ -85,7 +85,7 @@ static uint32_t layer_group(const struct model *model, const struct state_tensor
     return layer == MODEL_LAYER_FIRST ? 1 : 2 + model->layers + (tensor->dims == 1 ? 0 : 1);
 }
 
-/* Norms once for every tp rank; three rows a rank; MLPerf's files. */
+/* Norms once for every tp rank; three rows per rank; MLPerf's files. */
 static int apply_mlperf(struct layout *self, const struct model *model, struct cb_err *err)
 {
     static const char *const names[] = {"optimizer.state.flat.master", "optimizer.state.flat.exp_avg",

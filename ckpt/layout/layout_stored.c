@@ -50,7 +50,7 @@ int layout_from_stored(const struct stored_checkpoint *checkpoint, const struct 
         code = layout_new(model, &weights, &made, err);
     if (!code)
         code = add_values(made, values, value_count, err);
-    for (size_t i = 0; !code && i < made->tensor_count; i++) { /* the keys that lead to a tensor stay with it */
+    for (size_t i = 0; !code && i < made->tensor_count; i++) { /* the keys that lead to a tensor are kept with it */
         const struct stored_tensor *stored = stored_checkpoint_find(checkpoint, made->tensors[i].fqn);
         if (stored && stored->path && !(made->tensors[i].path = strdup(stored->path)))
             code = no_memory(err);

@@ -108,7 +108,7 @@ static int request_shorthands(struct request *request, const struct model *model
         dp = ranks ? 0 : model->mlperf_dp;
         request->zero = model->mlperf_zero;
     }
-    /* Without dp and ranks, dp is as many as the experts inside it require. */
+    /* Without dp and ranks, dp is as large as expert parallelism requires. */
     if (dp == 0 && ranks % (tp * pp) != 0)
         return cb_fail(err, CB_ERR_USAGE, "ranks=%llu is not a multiple of tp x pp = %llu x %llu = %llu",
                        (unsigned long long)ranks, (unsigned long long)tp, (unsigned long long)pp,

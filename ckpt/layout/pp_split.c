@@ -5,7 +5,7 @@
 #include "ckpt/layout/layout_internal.h"
 #include "core/alloc.h"
 
-/* Parameters of each layer; what comes before counts to the first, what comes after to the last. */
+/* Parameters of each layer; tensors before the layers count for the first, tensors after them for the last. */
 static void weigh_layers(const struct model *model, double *weight)
 {
     for (uint32_t i = 0; i < model->layers; i++)
@@ -38,7 +38,7 @@ static void balance(const double *before, uint32_t layers, uint32_t stages, stru
             for (uint32_t k = i; k-- > s - 1;) {
                 double stage = before[i] - before[k];
                 if (stage > best[s * width + i].largest)
-                    break; /* it only grows from here */
+                    break; /* the cost only grows from here */
                 struct cost last = best[(s - 1) * width + k];
                 struct cost cost = {fmax(stage, last.largest), last.squares + stage * stage};
                 struct cost *known = &best[s * width + i];

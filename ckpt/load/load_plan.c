@@ -1,8 +1,8 @@
 /* Matches a rank's pieces with stored chunks.
  *
- * A piece starts as one uncovered region; each chunk that meets it takes its part away, in the order of
- * the tensor's elements, so what is left is few regions. As long as chunks do not overlap, a read is the
- * whole part that chunk and piece share; where they do, the first chunk has it. */
+ * A piece starts as one uncovered region; each chunk that overlaps it covers a part, in the order of the tensor's
+ * elements, so only few uncovered regions remain. As long as chunks do not overlap, a read is the whole part that chunk
+ * and piece share; where they do, the first chunk provides the elements. */
 #include "ckpt/load/load_plan.h"
 #include "core/alloc.h"
 #include "core/units.h"
@@ -14,7 +14,7 @@
 
 #define PROBLEM_BYTES 512
 #define PLACE_BYTES 256
-#define EXTRA_NAMED 3 /* keys that are named of those that nobody asked for */
+#define EXTRA_NAMED 3 /* limit of names in the list of keys that are not loaded */
 
 struct regions {
     struct region *data;
@@ -68,7 +68,7 @@ static int regions_push(struct planner *self, struct regions *regions, const str
     return 0;
 }
 
-/* What is left of `from` without `part`, which lies inside it: at most two slabs a dimension. */
+/* The rest of `from` without `part`, which lies inside it: at most two slabs per dimension. */
 static int push_rest(struct planner *self, const struct region *from, const struct region *part)
 {
     struct region rest = *from;
@@ -124,7 +124,7 @@ static int add_read(struct planner *self, uint32_t chunk, uint32_t piece, const 
     return 0;
 }
 
-/* Takes the chunk's part out of what is uncovered, one read for each uncovered region that it meets. */
+/* Subtracts the chunk's part from the uncovered regions, with one read for each region that it overlaps. */
 static int cover(struct planner *self, uint32_t chunk, uint32_t piece)
 {
     const struct region *region = &self->checkpoint->chunks[chunk].region;
@@ -156,7 +156,7 @@ static void describe(const struct region *region, char text[PLACE_BYTES])
                                 region->offset[i] + region->size[i]);
 }
 
-/* Forgets the reads of a piece and makes one of each part that a chunk shares with it. */
+/* Replaces the reads of a piece by one read for each part that a chunk shares with it. */
 static int read_whole_parts(struct planner *self, const struct stored_tensor *tensor, uint32_t piece, size_t first_read)
 {
     struct load_plan *plan = self->plan;
@@ -168,7 +168,7 @@ static int read_whole_parts(struct planner *self, const struct stored_tensor *te
             parts += region_elements(&common);
     }
     if (parts != region_elements(region))
-        return 0; /* chunks overlap: keep what cover() found */
+        return 0; /* chunks overlap: keep the reads of cover() */
     for (size_t i = first_read; i < plan->read_count; i++) {
         plan->needed_bytes -= region_elements(&plan->reads[i].common) * dtype_bytes(tensor->dtype);
         plan->span_bytes -= plan->reads[i].payload_bytes;
@@ -209,7 +209,7 @@ static int plan_piece(struct planner *self, const struct stored_tensor *tensor, 
     return in_fragments ? read_whole_parts(self, tensor, piece, first_read) : 0;
 }
 
-/* --- what fits --- */
+/* --- checking the fit --- */
 
 static bool check_tensor(struct planner *self, const struct state_tensor *wanted, const struct stored_tensor *stored)
 {

@@ -28,9 +28,9 @@ struct load_read {
 struct load_plan {
     struct load_read *reads;
     size_t read_count;
-    uint64_t needed_bytes; /* of the parts themselves: what arrives in the pieces */
-    uint64_t span_bytes;   /* sum of payload_bytes: what must be read, including gaps within ranges */
-    size_t extra_tensors;  /* in the checkpoint, but in no tensor of the layout */
+    uint64_t needed_bytes; /* of the parts: the bytes copied to the pieces */
+    uint64_t span_bytes;   /* sum of payload_bytes: the bytes to read, including gaps within ranges */
+    size_t extra_tensors;  /* in the checkpoint, but not in a tensor of the layout */
 };
 
 /* A sentence that names the tensor. */

@@ -9,13 +9,14 @@
 #include "ckpt/load/load_share_internal.h"
 #include "core/alloc.h"
 
-/* A row that is longer would not fit into one message. */
+/* A longer row would not fit into one message. */
 #define ROW_MAX_BYTES (UINT64_C(1) << 30)
 
-/* The key of a group, besides the coordinates that all of its ranks share. Every rank has the groups in this order. */
+/* The key of a group, in addition to the coordinates that all of its ranks share. Every rank has the groups in this
+ * order. */
 struct signature {
     uint32_t classes, tp_first, tp_count;
-    unsigned roles; /* over which its ranks replicate */
+    unsigned roles; /* the ranks replicate over these */
     bool expert;
 };
 
@@ -34,10 +35,10 @@ struct sharer {
     const struct share_options *options;
     uint32_t holder, coordinate[AXIS_ROLES];
     uint32_t next_piece;
-    uint32_t last_tensor, repetition; /* of one tensor's locals: the parts of a fused one */
+    uint32_t last_tensor, repetition; /* of one tensor's locals: the parts of a fused tensor */
     struct load_share *share;
-    struct signature *signatures; /* one a group */
-    struct region_order *order;   /* one a region */
+    struct signature *signatures; /* one per group */
+    struct region_order *order;   /* one per region */
     int code;
     struct cb_err *err;
 };
@@ -97,7 +98,7 @@ static void list_members(struct sharer *self, const struct signature *signature,
     }
 }
 
-/* The group of this signature, made when it is first asked for. */
+/* The group of this signature; created at its first use. */
 static uint32_t find_group(struct sharer *self, const struct signature *signature)
 {
     struct load_share *share = self->share;
@@ -356,7 +357,7 @@ int load_share_compute(const struct layout *layout, uint32_t holder, const struc
     if (!self.code && holder < layout_world_size(layout)) {
         mesh_coordinates(&layout->mesh, holder, self.coordinate);
         layout_each_local(layout, self.coordinate, share_local, &self);
-        while (!self.code && self.next_piece < piece_count) /* rows of their own: no other rank has them */
+        while (!self.code && self.next_piece < piece_count) /* own rows: no other rank has them */
             add_alone(&self, self.next_piece++);
     }
     if (!self.code && self.share->region_count > 0)
@@ -393,7 +394,7 @@ bool load_share_of_class(const struct load_share *share, const struct share_part
 {
     const struct share_region *region = &share->regions[part->region];
     *extent = part->extent;
-    if (region->spans) { /* a part of a single row may be cut by columns itself */
+    if (region->spans) { /* a part of a single row may itself be cut by columns */
         const struct share_span *span = &region->spans[class_index];
         uint32_t dim = region->split_dim;
         uint64_t begin = part->extent.offset[dim], end = begin + part->extent.size[dim];

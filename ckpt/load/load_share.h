@@ -28,7 +28,7 @@ struct share_span {
 struct share_region {
     uint32_t group;
     uint32_t tensor; /* of the state */
-    uint32_t piece;  /* of this rank: all of the region, or with several classes its columns */
+    uint32_t piece;  /* this rank's extent: the whole region, or with several classes its columns */
     uint32_t split_dim;
     struct region extent;
     struct share_span *spans; /* one per class; NULL with one class */
@@ -86,7 +86,7 @@ int load_share_compute(const struct layout *layout, uint32_t holder, const struc
                        struct load_share **share, struct cb_err *err) CB_MUST_CHECK;
 void load_share_free(struct load_share *share);
 
-/* What the ranks of a class get of a part; false if nothing. */
+/* The part's bytes that the ranks of a class need; false if they need nothing. */
 bool load_share_of_class(const struct load_share *share, const struct share_part *part, uint32_t class_index,
                          struct region *extent);
 

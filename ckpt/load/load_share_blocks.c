@@ -4,17 +4,18 @@
 #include "ckpt/load/load_share_internal.h"
 #include "core/alloc.h"
 
-/* A cut is between two regions instead of rows if it then misses its target by less than this part of a share. */
+/* A cut is placed between two regions instead of rows if it then misses its target by less than this part of a
+ * share. */
 #define TOLERANCE 32
 
 struct cutter {
     struct load_share *share;
     const struct layout *layout;
     const struct share_options *options;
-    uint32_t *readers; /* one a part */
+    uint32_t *readers; /* one per part */
     int code;          /* the first failure */
     struct cb_err *err;
-    /* of the group under way */
+    /* of the current group */
     uint32_t group, reader, reader_count;
     uint64_t share_bytes, position;
 };
@@ -37,7 +38,7 @@ static void add_part(struct cutter *self, uint32_t region, const struct region *
     share->parts[share->part_count++] = (struct share_part){.region = region, .extent = *extent};
 }
 
-/* Takes whole rows of at most `bytes`, or `least` rows, from the front of *rest. False if there are none. */
+/* Removes whole rows of at most `bytes`, or `least` rows, from the front of *rest. False if it is empty. */
 static bool take_rows(const struct cutter *self, uint32_t region, struct region *rest, uint64_t bytes, uint64_t least,
                       struct region *taken)
 {
@@ -54,7 +55,7 @@ static bool take_rows(const struct cutter *self, uint32_t region, struct region 
     return rows > 0;
 }
 
-/* All of the extent to the present reader, in parts of at most a block. */
+/* Assigns the rest of the extent to the current reader, in parts of at most a block. */
 static void give(struct cutter *self, uint32_t region, struct region extent)
 {
     struct region taken;
@@ -68,7 +69,7 @@ static void give(struct cutter *self, uint32_t region, struct region extent)
     }
 }
 
-/* Assigns the region to one reader after the other, each up to the end of its share. */
+/* Assigns the region to one reader after another, each up to the end of its share. */
 static void share_region(struct cutter *self, uint32_t region)
 {
     struct region rest = self->share->regions[region].extent, taken;
@@ -97,7 +98,7 @@ static void add_block(struct cutter *self, const struct share_block *block)
         share->blocks[share->block_count++] = *block;
 }
 
-/* Parts of one reader that follow each other become blocks: large ones alone, small ones together. */
+/* Combines successive parts of one reader to blocks: large ones alone, small ones together. */
 static void make_blocks(struct cutter *self, size_t first_part)
 {
     struct load_share *share = self->share;
@@ -133,7 +134,7 @@ static int compare_travels(const void *a, const void *b)
     return x->block.reader < y->block.reader ? -1 : x->block.reader > y->block.reader;
 }
 
-/* Stages by what a reader may have in transit; then the readers take turns. */
+/* Divides the blocks into stages by a reader's limit of bytes in transit; within a stage the readers take turns. */
 static void order_blocks(struct cutter *self, size_t first_block)
 {
     struct load_share *share = self->share;

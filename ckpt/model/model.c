@@ -8,7 +8,7 @@
 #include "core/alloc.h"
 
 #define MODEL_MAX_TENSORS 1000000u
-#define MODEL_MAX_ELEMENTS (UINT64_C(1) << 56) /* so that bytes of any state of it are a number */
+#define MODEL_MAX_ELEMENTS (UINT64_C(1) << 56) /* so that the bytes of any state of the model fit into 64 bits */
 
 int model_add(struct model *self, struct tensor_role role, uint32_t dims, const uint64_t *shape, const char *fqn,
               struct cb_err *err)
@@ -44,7 +44,7 @@ int model_add(struct model *self, struct tensor_role role, uint32_t dims, const 
 int model_add_chosen(struct model *self, const struct model_choice *choice, struct tensor_role role, enum dtype dtype,
                      uint32_t dims, const uint64_t *shape, const char *fqn, struct cb_err *err)
 {
-    bool is_weight = dtype <= DTYPE_F8_E5M2; /* dtype= changes weights, not integers */
+    bool is_weight = dtype <= DTYPE_F8_E5M2; /* dtype= changes the type of weights, but not integers */
     if (choice->layers && role.layer >= 0 && (uint64_t)role.layer >= choice->layers)
         return 0;
     int rc = model_add(self, role, dims, shape, fqn, err);

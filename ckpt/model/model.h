@@ -37,7 +37,7 @@ struct model {
     uint32_t layers, heads, kv_heads, experts;
     uint64_t hidden, ffn, vocab;
     enum dtype dtype;          /* of the preset or file; used by dtype=auto */
-    bool verbatim;             /* names include the prefix of the whole state: a layout adds none */
+    bool verbatim;             /* names include the prefix of the whole state, so a layout adds none */
     const char *default_state; /* "weights+adam", "weights" or "mlperf": used by state=auto */
     uint32_t mlperf_tp, mlperf_pp, mlperf_dp, mlperf_zero; /* published layout, 0 if none */
 };

@@ -110,7 +110,7 @@ int model_read_config(struct model *self, const char *path, const struct model_c
         return code;
     struct config config = {.root = root, .path = path, .err = err};
     struct model_shape shape = {0};
-    enum dtype found = DTYPE_BF16; /* if the file has no type, or one that is not a weight's */
+    enum dtype found = DTYPE_BF16; /* if the file has no type, or a type that weights cannot have */
     const char *name;
     read_family(&config, &shape);
     code = config.code ? config.code : check_shape(path, &shape, err);

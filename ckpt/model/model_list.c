@@ -78,7 +78,7 @@ static int read_shape(const struct list *self, const char *text, uint32_t *dims,
     return 0;
 }
 
-/* Leaves *value alone if there is no text. */
+/* Leaves *value unchanged if there is no text. */
 static int read_number(const struct list *self, const char *key, const char *text, uint64_t max, uint64_t *value)
 {
     int code = text ? units_parse_u64(text, value, self->err) : 0;

@@ -7,7 +7,7 @@
 #define GPT2(hidden, layers, heads, vocab, positions)                                                                  \
     .shape = {FAMILY_GPT2, hidden, 4 * (hidden), layers, heads, 0, vocab, positions, .tied = true}
 #define T5(hidden, ffn, layers, heads) .shape = {FAMILY_T5, hidden, ffn, layers, heads, 0, 32128, .head_size = 64}
-#define CLIP .shape = {FAMILY_CLIP, 1024, 4096, 24, 4, 0, 49408} /* 4: both towers' 12 and 16 heads can be split so */
+#define CLIP .shape = {FAMILY_CLIP, 1024, 4096, 24, 4, 0, 49408} /* 4: divides the 12 and 16 heads of both towers */
 #define S3 .dtype = DTYPE_F32, .state = "weights"
 #define ADAM .dtype = DTYPE_BF16, .state = "weights+adam"
 #define MLPERF(tp_, pp_, dp_, zero_)                                                                                   \

@@ -37,13 +37,13 @@ struct tensor_role {
 int model_add(struct model *self, struct tensor_role role, uint32_t dims, const uint64_t *shape, const char *fqn,
               struct cb_err *err) CB_MUST_CHECK;
 
-/* What a user wants of a model: its first `layers` (0: all), and another type for its weights (NULL: its own). */
+/* The user's choices for a model: its first `layers` (0: all), and another type for its weights (NULL: its own). */
 struct model_choice {
     uint64_t layers;
     const enum dtype *dtype;
 };
-/* Appends a tensor of a list or a checkpoint, which determines the model's layers, experts and type; none if its layer
- * is not chosen. */
+/* Appends a tensor of a list or a checkpoint, which determines the model's layers, experts and type; skips it if its
+ * layer is not selected. */
 int model_add_chosen(struct model *self, const struct model_choice *choice, struct tensor_role role, enum dtype dtype,
                      uint32_t dims, const uint64_t *shape, const char *fqn, struct cb_err *err) CB_MUST_CHECK;
 

@@ -41,7 +41,7 @@ static int compare_parts(const void *a, const void *b)
     return order ? order : x->chunk < y->chunk ? -1 : x->chunk > y->chunk;
 }
 
-/* The digest of what came before and of these bytes. */
+/* Digest of the previous digest and these bytes. */
 static void add_to_digest(unsigned char digest[HASH_SHA256_BYTES], void *bytes, uint64_t len)
 {
     struct iovec segments[] = {{digest, HASH_SHA256_BYTES}, {bytes, len}};
@@ -50,7 +50,8 @@ static void add_to_digest(unsigned char digest[HASH_SHA256_BYTES], void *bytes, 
     memcpy(digest, next, sizeof next);
 }
 
-/* Boxes of one shape are divided alike: whole if they fit, else into slabs of the first dimension that has several. */
+/* Equal shapes are divided in the same way: whole if they fit, else into slabs of the first dimension that has several
+ * indices. */
 // NOLINTNEXTLINE(misc-no-recursion): a dimension deeper each time
 static int digest_region(struct searcher *self, const struct stored_tensor *tensor, const struct region *region,
                          unsigned char digest[HASH_SHA256_BYTES])
@@ -113,7 +114,7 @@ static int digest_all(struct searcher *self, struct duplicate_part *parts, size_
     for (size_t i = 0; i < count && !code; i++) {
         const struct stored_chunk *chunk = &self->checkpoint->chunks[parts[i].chunk];
         const struct stored_tensor *tensor = &self->checkpoint->tensors[chunk->tensor];
-        struct { /* so that bytes alone make nothing equal */
+        struct { /* so that equal bytes of different shapes are not duplicates */
             uint32_t dtype, dims;
             uint64_t size[CKPT_MAX_DIMS];
         } shape = {.dtype = tensor->dtype, .dims = chunk->region.dims};
@@ -124,7 +125,7 @@ static int digest_all(struct searcher *self, struct duplicate_part *parts, size_
     return code;
 }
 
-/* Leaves those that have another's bytes. */
+/* Keeps only the parts that have another part's bytes. */
 static void keep_equal(const struct stored_checkpoint *checkpoint, struct duplicates *same, size_t count)
 {
     struct duplicate_part *parts = same->parts;

@@ -50,7 +50,7 @@ static int keep_all(struct planner *self, struct cb_err *err)
     return code;
 }
 
-/* A tensor of no elements is in no rank's share, but it has a name, a type and a shape: rank 0 writes it. */
+/* A tensor without elements is in no rank's share, but it has a name, a type and a shape, so rank 0 writes it. */
 static int keep_empty(struct planner *self, struct cb_err *err)
 {
     const struct layout *layout = self->layout;
@@ -79,7 +79,7 @@ static int distribute(struct planner *planner, const struct plan_options *option
         return code;
     if (format_ops_of(options->format)->has_file_headers && !format_ops_of(options->format)->has_parts)
         return planner_give_whole(planner, err);
-    /* MLPerf's files of a layer are written by one rank each. */
+    /* MLPerf's files of a layer are each written by one rank. */
     bool balanced = options->dedup == DEDUP_BALANCED && planner->layout->row_count == 0;
     return balanced ? planner_balance(planner, err) : planner_lowest_rank(planner, err);
 }
@@ -90,7 +90,7 @@ static int compare_u64(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Sorts the loads: the planner is done with them. */
+/* Sorts the loads in place: the planner no longer needs them. */
 static void summarize(struct plan *plan, struct planner *planner)
 {
     uint32_t ranks = plan->world_size;

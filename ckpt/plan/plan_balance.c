@@ -1,14 +1,14 @@
 /* Divides state that several ranks hold among them. Each group of ranks has a line of units, which is cut so that the
- * least loaded ranks rise to one level, as water would. Where tensors must stay whole, the largest is given first, each
- * to the least loaded of the ranks that hold it. */
+ * least loaded ranks are filled up to a common level. Where tensors must stay whole, tensors are assigned whole, the
+ * largest first, each to the least loaded of the ranks that hold it. */
 #include <assert.h>
 #include <string.h>
 
 #include "ckpt/plan/plan_internal.h"
 #include "core/alloc.h"
 
-/* A rank's share of a line may miss the level by one part in this many of the mean load: so that
- * cuts can fall between tensors, and no rank gets crumbs of a small line. */
+/* A rank's share of a line may miss the level by the mean load divided by this number, so that cuts can fall between
+ * tensors and no rank gets a tiny piece of a small line. */
 #define SLACK_PARTS 256
 
 /* The line's ranks, ascending; `ranks` holds line->holder_count. */
@@ -32,7 +32,7 @@ static void line_ranks(const struct planner *self, const struct line *line, uint
     }
 }
 
-/* The greatest mean load of a group of ranks by what cannot leave the group. */
+/* The greatest mean load of a group of ranks, counting only state that no rank outside of the group holds. */
 static int bound_of_groups(const struct planner *self, unsigned roles, uint64_t *bound, struct cb_err *err)
 {
     const struct mesh *mesh = &self->layout->mesh;
@@ -105,7 +105,7 @@ struct cut {
     uint64_t row;
 };
 
-/* A line while it is cut. */
+/* A line that is being cut. */
 struct cutter {
     struct planner *planner;
     const uint32_t *order; /* the line's units */
@@ -145,7 +145,7 @@ static struct cut cut_at(struct cutter *self, uint64_t target)
     return row == rows ? (struct cut){self->unit + 1, 0} : (struct cut){self->unit, row};
 }
 
-/* Gives a rank everything between two cuts. */
+/* Assigns everything between two cuts to a rank. */
 static int assign_between(const struct cutter *self, struct cut from, struct cut to, uint32_t rank, struct cb_err *err)
 {
     int code = 0;
@@ -184,8 +184,7 @@ static int compare_ranks(const void *a, const void *b)
     return x->rank < y->rank ? -1 : x->rank > y->rank;
 }
 
-/* Shares, least loaded first: quotas that bring the first of them to one level, `bytes` in all.
- * Returns how many get some. */
+/* Distributes `bytes` over shares, least loaded first, up to one level. Returns how many shares get some. */
 static size_t fill_quotas(struct share *shares, size_t count, uint64_t bytes)
 {
     assert(count > 0);
@@ -227,7 +226,7 @@ static int cut_line(struct planner *self, const struct line *line, const uint32_
     return code;
 }
 
-/* Lines or units in the order in which they are given to ranks. */
+/* Lines or units in the order of their assignment. */
 struct queued {
     uint64_t key;
     uint32_t index;
@@ -289,7 +288,7 @@ int planner_lowest_rank(struct planner *self, struct cb_err *err)
     return code;
 }
 
-/* State held by a single rank has been assigned before; it, too, must consist of whole tensors. */
+/* State held by a single rank was assigned earlier; it, too, must consist of whole tensors. */
 static int check_whole(const struct planner *self, uint32_t tensor, const struct region *region, struct cb_err *err)
 {
     const struct state_tensor *whole = &self->layout->tensors[tensor];

@@ -29,7 +29,7 @@ static int gather_by_rank(const struct planner *planner, struct plan *plan, stru
     return 0;
 }
 
-/* Bytes items first, as DCP has them; then by file group, tensor and place in the tensor. */
+/* Bytes items first, as in DCP; then by file group, tensor and position in the tensor. */
 static int compare_items(const void *a, const void *b, void *context)
 {
     const struct layout *layout = context;
@@ -44,7 +44,7 @@ static int compare_items(const void *a, const void *b, void *context)
     return region_compare(&x->region, &y->region);
 }
 
-/* Most ranks' items come in order; looking first is cheaper than sorting. */
+/* Most ranks' items are in order already; checking is cheaper than sorting. */
 static void sort_items(const struct layout *layout, struct plan_item *items, size_t count)
 {
     size_t i = 1;
@@ -85,9 +85,9 @@ static int sort_in_layers(struct plan_item *items, size_t count, struct cb_err *
     return code;
 }
 
-/* --- names; in an object store, what differs comes first, so that they spread over its partitions --- */
+/* --- names; in an object store the varying part comes first, to spread them over its partitions --- */
 
-/* "a+b+c", number `index` modulo how many there are. */
+/* Element `index` modulo their number of "a+b+c". */
 static void pick(const char *list, uint32_t index, char *folder, size_t room)
 {
     uint32_t count = 1;
@@ -120,7 +120,7 @@ void plan_prefix(const struct plan_options *options, uint32_t rank, uint32_t ran
 
 /* --- files and offsets --- */
 
-/* Files and offsets while they are handed out. */
+/* State while files and offsets are assigned. */
 struct placer {
     const struct planner *planner;
     const struct plan_options *options;
@@ -128,7 +128,7 @@ struct placer {
     uint32_t rank_file; /* files of this rank so far */
 };
 
-/* Names of safetensors say how many files there are: name_safetensors(). */
+/* Names of safetensors contain the number of files: name_safetensors(). */
 static int open_file(struct placer *self, uint32_t rank, struct cb_err *err)
 {
     struct plan *plan = self->plan;
@@ -170,7 +170,7 @@ static int close_file(struct placer *self, struct plan_item *items, size_t count
     return code;
 }
 
-/* Names that say how many files there are, as stock readers expect them. */
+/* Names that contain the number of files, as other readers expect. */
 static int name_safetensors(struct placer *self, struct cb_err *err)
 {
     struct plan *plan = self->plan;
@@ -230,7 +230,7 @@ static bool starts_file(const struct placer *self, const struct plan_item *item,
         return true;
     if (format_ops_of(self->options->format)->has_parts && before_it->kind != KIND_BYTES &&
         item->tensor <= item[-1].tensor)
-        return true; /* another layer */
+        return true; /* the item belongs to another layer */
     uint64_t files = self->options->files_per_rank;
     return files > 1 && self->rank_file < files && before >= total / files * self->rank_file;
 }
@@ -250,7 +250,7 @@ static int place_rank(struct placer *self, uint32_t rank, struct cb_err *err)
     if (count > 0 && plan->file_count > 0 && self->options->files == FILES_SHARED) {
         uint64_t mask = self->options->payload_alignment - 1;
         struct plan_file *file = &plan->files[0];
-        file->length = (file->length + mask) & ~mask; /* ranks share no block */
+        file->length = (file->length + mask) & ~mask; /* two ranks never share a block */
     }
     for (size_t i = 0; i < count && !code; i++) {
         if (starts_file(self, &items[i], i, before, total)) {

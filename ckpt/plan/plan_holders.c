@@ -1,5 +1,5 @@
-/* Finds which ranks could write what. Walks the cells of the layout once, so that the cost depends on the number of
- * regions, not on ranks x tensors. */
+/* Finds which ranks could write which state. Visits each cell of the layout once, so that the cost depends on the
+ * number of regions, not on ranks x tensors. */
 #include <assert.h>
 #include <string.h>
 
@@ -60,7 +60,7 @@ static int add_line(struct planner *self, const struct line *line, struct cb_err
     return code;
 }
 
-/* The line of these ranks, created if it is new. */
+/* The line of these ranks; creates it if it is new. */
 static int find_line(struct planner *self, const struct holders *set, uint32_t *index, struct cb_err *err)
 {
     int code = 2 * (self->line_count + 1) > self->table_size ? grow_table(self, err) : 0;
@@ -90,7 +90,7 @@ static int add_unit(struct planner *self, uint32_t line, uint32_t tensor, const 
     return 0;
 }
 
-/* Boxes that all ranks of a set hold: assigned at once if that is a single rank. */
+/* Regions that all ranks of a set hold: assigned immediately if the set is a single rank. */
 static int add_regions(struct planner *self, const struct holders *set, uint32_t tensor, const struct region *regions,
                        uint32_t count, struct cb_err *err)
 {
@@ -110,7 +110,7 @@ static int add_regions(struct planner *self, const struct holders *set, uint32_t
     return code;
 }
 
-/* A cell while it is walked. */
+/* A cell while it is visited. */
 struct walk {
     const struct cell *cell;
     bool expert;
@@ -161,7 +161,7 @@ static int walk_shards(struct planner *self, const struct walk *walk, const stru
     return code;
 }
 
-/* A region that several tp ranks hold, in flat shards: each has it at a different place of its own buffer. */
+/* A region that several tp ranks hold in flat shards: each has it at a different offset of its own buffer. */
 struct repeated {
     const struct local *local;
     uint32_t repeats, shards;
@@ -175,7 +175,8 @@ static int compare_u64(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Where in the region any of the buffers goes from one shard to the next; sorted, with 0 and the end. */
+/* The points of the region at which any of the buffers passes from one shard to the next; sorted, with 0 and the
+ * end. */
 static int find_breaks(const struct repeated *repeated, uint64_t **breaks, size_t *count, struct cb_err *err)
 {
     size_t used = 0;
@@ -203,7 +204,7 @@ static int find_breaks(const struct repeated *repeated, uint64_t **breaks, size_
     return 0;
 }
 
-/* A line of ranks that are no set: for each repeat, the rank whose shard has element `at`. */
+/* A line whose ranks do not form a set: for each repeat, the rank whose shard has element `at`. */
 static int add_list_line(struct planner *self, const struct walk *walk, const struct repeated *repeated, uint64_t at,
                          uint32_t *line, struct cb_err *err)
 {
@@ -226,7 +227,7 @@ static int add_list_line(struct planner *self, const struct walk *walk, const st
     return add_line(self, &added, err);
 }
 
-/* Elements [at, end) of the region, between two breaks. */
+/* Elements [at, end) of the region, between two such points. */
 static int add_between(struct planner *self, const struct walk *walk, const struct repeated *repeated, uint32_t tensor,
                        uint64_t at, uint64_t end, struct cb_err *err)
 {
@@ -294,7 +295,7 @@ static int walk_local(struct planner *self, const struct walk *walk, const struc
     uint32_t tensor = layout->state_of[kind][local->tensor];
     enum placement placement = layout->placement[kind];
     if (tensor == LAYOUT_ABSENT || walk->coordinate[AXIS_TP] != local->tp_first)
-        return 0; /* what tp ranks share is planned at the first of them */
+        return 0; /* state shared by tp ranks is planned at the first of them */
     unsigned roles = layout_shard_roles(placement, walk->expert);
     uint32_t shards = mesh_extent(&layout->mesh, roles);
     if ((placement == PLACE_CHUNK || placement == PLACE_RANGES) && local->region.dims == 0) {

@@ -1,5 +1,5 @@
-/* Shared by the parts of the planner: which ranks could write what (plan_holders.c), which do (plan_balance.c), and
- * where in which file (plan_files.c). Private to ckpt/plan/. */
+/* Shared by the parts of the planner: which ranks could write which state (plan_holders.c), which of them do
+ * (plan_balance.c), and where in which file (plan_files.c). Private to ckpt/plan/. */
 #ifndef CKPT_PLAN_PLAN_INTERNAL_H
 #define CKPT_PLAN_PLAN_INTERNAL_H
 
@@ -52,7 +52,7 @@ uint64_t planner_bytes(const struct planner *self, uint32_t tensor, const struct
 /* Assigns what only one rank holds; collects the rest in units and lines. */
 int planner_collect(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
 
-/* The least possible maximum, from the fixed loads so far and the lines that can be divided. */
+/* A lower bound of the maximum, from the fixed loads so far and the lines that can be divided. */
 int planner_find_bound(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
 /* Assigns all units: divided among the holders so that their loads are even, or to the lowest rank. */
 int planner_balance(struct planner *self, struct cb_err *err) CB_MUST_CHECK;

@@ -12,7 +12,7 @@
 #define KEY_VERSION 1
 #define KEY_MAX_BYTES (UINT64_C(4) * 1024 * 1024 * 1024)
 
-/* A new member either affects plans, too, or is shown here not to. */
+/* A new member must be hashed, or be shown here not to affect plans. */
 static_assert(sizeof(struct plan_options) == 540, "a new option of plans belongs into the key");
 static_assert(sizeof(struct mesh) == 136, "a new member of the mesh belongs into the key");
 

@@ -1,4 +1,4 @@
-/* Computes the figures of a stored checkpoint. Recognises the file names of the known writers. */
+/* Computes the statistics of a stored checkpoint. Recognises the file names of the known writers. */
 #include "ckpt/stored/inspect.h"
 
 #include "core/alloc.h"
@@ -54,7 +54,7 @@ static int compare_places(const void *a, const void *b)
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Items in storage order: what each file has of them, gaps between them, and overlaps. */
+/* Items in storage order: the bytes of each file that they use, gaps between them, and overlaps. */
 static int look_at_items(const struct stored_checkpoint *checkpoint, struct inspection *self, struct cb_err *err)
 {
     size_t count = checkpoint->chunk_count;
@@ -131,7 +131,7 @@ static int add_up_ranks(const struct stored_checkpoint *checkpoint, struct inspe
 /* How tensors are cut: along one dimension into equally many parts, or otherwise. */
 struct cuts {
     uint64_t whole, along[2], other;
-    uint32_t parts[2]; /* the fewest that one is cut in: a fused q, k, v has three times as many */
+    uint32_t parts[2]; /* the smallest number of parts of a tensor: a fused q, k, v has three times as many */
 };
 
 /* The only dimension along which chunks differ; UINT32_MAX if there are several. */

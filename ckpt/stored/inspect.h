@@ -14,7 +14,7 @@ struct inspect_file {
     bool missing;
     uint64_t bytes, items;
     uint64_t payload_bytes;                /* of tensors and values */
-    uint64_t covered_bytes, outside_bytes; /* in items; in no item */
+    uint64_t covered_bytes, outside_bytes; /* in items; outside of items */
 };
 
 struct inspect_type {
@@ -31,7 +31,7 @@ struct inspection {
     uint64_t compressed;    /* items */
     uint64_t payload_bytes; /* stored, of tensors and values */
     uint64_t frame_bytes;   /* of items, around payloads */
-    uint64_t outside_bytes; /* of files, in no item */
+    uint64_t outside_bytes; /* of files, outside of items */
     uint64_t file_bytes, missing_files;
     uint64_t overlap_bytes; /* that two items share */
     struct inspect_type types[DTYPE_COUNT];

@@ -12,7 +12,7 @@
 
 #define MAX_LAYER 9999
 
-/* --- what names tell --- */
+/* --- properties from names --- */
 
 /* The first part of the name that is a number: "model.layers.12.mlp.w" belongs to layer 12. */
 static bool find_number(const char *fqn, uint64_t *number)

@@ -1,8 +1,8 @@
-/* Finds the files that make a checkpoint in a folder, and joins what they list.
+/* Finds the files of a checkpoint in a folder, and joins what they list.
  *
- * Without an index only the numbers in the names of safetensors files (model-00002-of-00003, shard-00002-model-…) can
- * reveal that one is missing. PyTorch's saves without collectives (use_collectives=False) have a metadata file for each
- * rank R, __R.metadata, and no marker that says that all ranks are there. */
+ * Without an index, only the numbers in the names of safetensors files (model-00002-of-00003, shard-00002-model-…) can
+ * reveal that a file is missing. PyTorch's saves without collectives (use_collectives=False) have a metadata file for
+ * each rank R, __R.metadata, but no marker to show that all ranks are present. */
 #include "ckpt/stored/read_metadata.h"
 
 #include <inttypes.h>
@@ -21,7 +21,7 @@
 
 struct file {
     char *name;    /* in the checkpoint's folder */
-    uint32_t rank; /* whose own metadata it is; NO_RANK: a safetensors file */
+    uint32_t rank; /* the rank whose own metadata it is; NO_RANK: a safetensors file */
     uint64_t bytes;
     struct safetensors_header header;
     struct stored_checkpoint *contents; /* what it lists */
@@ -31,7 +31,7 @@ struct file {
 struct part {
     struct stored_tensor *tensor;
     const struct file *from;
-    uint32_t first_file; /* the first data file of `from` among those of all */
+    uint32_t first_file; /* index of the first data file of `from` among all data files */
 };
 
 struct collector {
@@ -43,7 +43,7 @@ struct collector {
     char *index; /* name of the index file; NULL if there is none */
     struct safetensors_index_entry *wanted;
     size_t wanted_count;
-    uint64_t save_id; /* that the index has */
+    uint64_t save_id; /* from the index */
     struct cb_err *err;
 };
 
@@ -58,7 +58,7 @@ static int name_in(const char *folder, const char *name, char text[PATH_MAX], st
     return path_format(text, PATH_MAX, err, "%s%s%s", folder, *folder ? "/" : "", name);
 }
 
-/* --- which files there are --- */
+/* --- listing the files --- */
 
 static bool has_suffix(const char *text, const char *suffix)
 {
@@ -114,7 +114,7 @@ static int look_at(void *context, const char *path, uint64_t bytes, struct cb_er
     return self->index ? 0 : no_memory(self);
 }
 
-/* Ranks' files first. */
+/* Files of ranks come first. */
 static int compare_files(const void *a, const void *b)
 {
     const struct file *x = a, *y = b;
@@ -129,14 +129,14 @@ static struct file *find_file(struct collector *self, const char *name)
     return self->file_count > 0 ? bsearch(&key, self->files, self->file_count, sizeof key, compare_files) : NULL;
 }
 
-/* The number after the last `mark` of a name, 0 if there is none. */
+/* The number after the last `mark` of a name; 0 if there is no number. */
 static uint64_t number_after(const char *name, const char *mark)
 {
     const char *at = strstr(name, mark);
     return at ? strtoull(at + strlen(mark), NULL, 10) : 0;
 }
 
-/* Numbered files must all be there: shards 1 … n, and the files 1 … n that "of-n" speaks of. */
+/* Numbered files must be complete: shards 1 … n, and files 1 … n if names end in "of-n". */
 static int check_numbers(struct collector *self, const char *mark, uint64_t count, const char *what)
 {
     for (uint64_t number = 1; number <= count; number++) {
@@ -189,7 +189,7 @@ static int compare_wanted(const void *a, const void *b)
     return strcmp(x->fqn, y->fqn);
 }
 
-/* Files that the index does not name do not belong to the checkpoint. */
+/* Files that the index does not name are not part of the checkpoint. */
 static int keep_wanted_files(struct collector *self)
 {
     bool *named = calloc(self->file_count + 1, sizeof *named);
@@ -217,7 +217,7 @@ static int keep_wanted_files(struct collector *self)
     return code;
 }
 
-/* Whether the index puts this entry of a file here; all do without an index. */
+/* Whether this entry of a file is the one in the index; always true without an index. */
 static bool is_wanted(struct collector *self, const struct safetensors_entry *entry, const struct file *file)
 {
     struct safetensors_index_entry key = {.fqn = entry->fqn};
@@ -228,9 +228,9 @@ static bool is_wanted(struct collector *self, const struct safetensors_entry *en
     return found && strcmp(found->file, file->name) == 0;
 }
 
-/* --- what each file lists --- */
+/* --- reading each file --- */
 
-/* The first bytes of a file, as many as are asked for and more, in memory that O_DIRECT takes. */
+/* Reads the first bytes of a file, at least as many as requested, to memory that O_DIRECT accepts. */
 static int read_front(struct collector *self, const struct file *file, struct store_object *object, uint64_t bytes,
                       char **front, uint64_t *have)
 {
@@ -272,7 +272,8 @@ static int make_room(const struct collector *self, size_t tensors, size_t chunks
     return made->tensors && made->chunks && made->files && chunks < UINT32_MAX ? 0 : no_memory(self);
 }
 
-/* A safetensors file as a checkpoint of its own: a tensor for each wanted entry, which ends where the entry does. */
+/* A safetensors file as a checkpoint of its own: one tensor for each selected entry, which ends where the entry
+ * does. */
 static int list_entries(struct collector *self, struct file *file)
 {
     struct safetensors_header *header = &file->header;
@@ -295,13 +296,13 @@ static int list_entries(struct collector *self, struct file *file)
             tensor->shape[d] = entry->region.offset[d] + entry->region.size[d];
         made->chunks[made->chunk_count++] =
             (struct stored_chunk){.region = entry->region, .offset = entry->offset, .length = entry->bytes};
-        entry->fqn = NULL; /* handed over */
+        entry->fqn = NULL; /* ownership has moved */
     }
     for (size_t i = 0; i < header->value_count; i++) {
         struct safetensors_value *value = &header->values[i];
         made->tensors[made->tensor_count++] =
             (struct stored_tensor){.is_bytes = true, .dtype = DTYPE_U8, .fqn = value->fqn, .literal = value->literal};
-        *value = (struct safetensors_value){0}; /* handed over */
+        *value = (struct safetensors_value){0}; /* ownership has moved */
     }
     made->files[0] = strdup(file->name);
     if (!made->files[0])
@@ -338,7 +339,7 @@ static int read_rank(struct collector *self, struct file *file)
     return code;
 }
 
-/* --- from the files to one checkpoint --- */
+/* --- joining the files --- */
 
 static int compare_parts(const void *a, const void *b)
 {
@@ -347,7 +348,7 @@ static int compare_parts(const void *a, const void *b)
     return order ? order : x->from < y->from ? -1 : x->from > y->from;
 }
 
-/* Safetensors lists only the shape of a part, so the tensor is as large as its parts reach. */
+/* Safetensors only lists the shape of a part, so the tensor extends as far as its parts. */
 static int check_alike(struct collector *self, const struct part *first, const struct part *part,
                        const struct stored_tensor *tensor)
 {
@@ -375,7 +376,7 @@ static int join_tensor(struct collector *self, struct part **first, const struct
     *tensor = *part->tensor;
     tensor->first_chunk = (uint32_t)all->chunk_count;
     tensor->chunk_count = 0;
-    part->tensor->fqn = part->tensor->literal = part->tensor->path = NULL; /* handed over */
+    part->tensor->fqn = part->tensor->literal = part->tensor->path = NULL; /* ownership has moved */
     for (; part < end && (part == *first || strcmp(part->tensor->fqn, tensor->fqn) == 0); part++) {
         const struct stored_tensor *given = part->tensor;
         int code = part == *first ? 0 : check_alike(self, *first, part, tensor);
@@ -394,7 +395,7 @@ static int join_tensor(struct collector *self, struct part **first, const struct
     return 0;
 }
 
-/* Of items that several ranks stored, the lowest rank's is used and the others are counted as duplicates. */
+/* If several ranks stored an item, the lowest rank's is used and the others are counted as duplicates. */
 static int join(struct collector *self, struct stored_checkpoint **checkpoint)
 {
     size_t tensors = 0, chunks = 0, files = 0, part_count = 0;
@@ -415,7 +416,7 @@ static int join(struct collector *self, struct stored_checkpoint **checkpoint)
         return code ? code : no_memory(self);
     }
     struct stored_checkpoint *all = *checkpoint;
-    /* PyTorch gives its sharding info to whole tensors, too: an index says that they are. */
+    /* PyTorch writes sharding info for whole tensors, too; an index shows that they are whole. */
     all->format =
         self->has_ranks ? self->files[0].contents->format : safetensors_format_of(parts_listed && !self->index);
     all->marked = self->index && !self->has_ranks;
@@ -426,7 +427,7 @@ static int join(struct collector *self, struct stored_checkpoint **checkpoint)
             parts[part_count++] = (struct part){&from->tensors[k], &self->files[i], (uint32_t)all->file_count};
         for (size_t k = 0; k < from->file_count; k++) {
             all->files[all->file_count++] = from->files[k];
-            from->files[k] = NULL; /* handed over */
+            from->files[k] = NULL; /* ownership has moved */
         }
     }
     qsort(parts, part_count, sizeof *parts, compare_parts);
@@ -437,8 +438,8 @@ static int join(struct collector *self, struct stored_checkpoint **checkpoint)
                 : stored_checkpoint_settle(all, self->has_ranks ? "__R" STORED_MARKER : "safetensors", self->err);
 }
 
-/* Files of ours name what commits them: without it a save or a conversion ended before its end, however whole the
- * files look. Others' files need no marker. */
+/* Our files name their commit marker: without it, a save or a conversion did not finish, even if all files look
+ * complete. Files of other programs need no marker. */
 static int check_committed(struct collector *self)
 {
     for (size_t i = 0; i < self->file_count; i++)
@@ -470,7 +471,7 @@ static int read_files(struct collector *self)
     return code || self->index ? code : check_committed(self);
 }
 
-/* --- the calls --- */
+/* --- public functions --- */
 
 static int finish(struct collector *self, int code, struct stored_checkpoint **checkpoint)
 {
@@ -489,7 +490,7 @@ static int finish(struct collector *self, int code, struct stored_checkpoint **c
     return code;
 }
 
-/* Without a .metadata: ranks' own, or safetensors. */
+/* Without a .metadata: metadata of ranks, or safetensors. */
 static int open_unmarked(struct store *store, const char *folder, struct stored_checkpoint **checkpoint,
                          struct cb_err *err)
 {

@@ -1,4 +1,4 @@
-/* Finds the newest commit marker below a folder, and the checkpoint that a folder refers to, by names and times
+/* Finds the newest commit marker below a folder, and the checkpoint to which a folder refers, by names and times
  * only. */
 #include "ckpt/stored/resolve_checkpoint.h"
 
@@ -11,16 +11,16 @@
 #include "core/alloc.h"
 #include "core/buf.h"
 
-#define NAMED_MOST 10         /* checkpoints that a refusal names */
-#define LOOKED_AT_MOST 200000 /* files, in a place that may be anything */
+#define NAMED_MOST 10         /* number of checkpoints listed in an error message */
+#define LOOKED_AT_MOST 200000 /* limit of files in a place of unknown contents */
 
-/* Folders that have a marker. They are collected first: a store that is being listed is asked nothing else. */
+/* Folders that have a marker. They are collected first, since a store must not be called while it lists. */
 struct markers {
     char **names;
     size_t count;
     uint64_t files;
     const char *folder;
-    bool plain; /* safetensors files are in the folder itself: other writers have no marker */
+    bool plain; /* the folder itself has safetensors files: other writers have no marker */
     bool below; /* wanted are those below it, too: by the name of such a file. The place may be anything */
     const char *called;
 };
@@ -54,7 +54,7 @@ static int collect(void *context, const char *name, uint64_t length, struct cb_e
             self->called, LOOKED_AT_MOST);
     size_t len = strlen(self->folder);
     self->plain |= is_safetensors(name) && folder_len(name) == len && strncmp(name, self->folder, len) == 0;
-    /* Of many files in one folder the first will do: they come one after another, or nearly. */
+    /* One of many files in a folder suffices; they are listed one after another, or nearly. */
     bool known = self->count > 0 && have_one_folder(self->names[self->count - 1], name);
     if (!format_is_marker(name) && (!self->below || !is_safetensors(name) || known))
         return 0;
@@ -75,7 +75,7 @@ static void markers_release(struct markers *self)
     free(self->names);
 }
 
-/* The index of the youngest; a marker that went away meanwhile is no longer one. */
+/* The index of the newest; a marker that was removed meanwhile does not count. */
 static int find_youngest(struct store *store, const struct markers *markers, size_t *youngest, struct cb_err *err)
 {
     uint64_t best_ns = 0, written_ns;
@@ -137,7 +137,7 @@ int resolve_newest_checkpoint(struct store *store, const char *folder, char *nam
     return rc;
 }
 
-/* --- the one that is meant --- */
+/* --- choosing a checkpoint --- */
 
 static const char *inside(const struct markers *self, const char *name)
 {
@@ -168,7 +168,7 @@ static const char *last_folder(const char *name)
     return name + begin;
 }
 
-/* Whether all of them are in the folder of one run, RUN/iteration-N: a store with this run only. */
+/* Whether all of them are in the folder of one run, RUN/iteration-N: the store contains only this run. */
 static bool is_one_run(const struct markers *self)
 {
     const char *first = self->count > 0 ? inside(self, self->names[0]) : "";
@@ -191,7 +191,7 @@ static int compare_names(const void *a, const void *b)
     return order ? order : (int)format_is_marker(y) - (int)format_is_marker(x);
 }
 
-/* One name per folder, its marker if it has one. Unmarked files of a run are not a checkpoint yet. */
+/* One name per folder: its marker, if it has one. Unmarked files of a run are not a checkpoint yet. */
 static void keep_one_a_folder(struct markers *self)
 {
     size_t kept = 0;
@@ -208,7 +208,7 @@ static void keep_one_a_folder(struct markers *self)
     self->count = kept;
 }
 
-/* Those directly below come first; how many they are, and how many of them a run made. */
+/* Sorts direct subfolders first; counts them, and those among them that a run created. */
 static size_t put_direct_first(struct markers *self, size_t *of_run)
 {
     size_t direct = 0;

@@ -1,4 +1,4 @@
-/* Finds the checkpoint that was committed last in a folder (a run keeps several below its own), or that a user
+/* Finds the most recently committed checkpoint in a folder (a run keeps several below its own), or the one that a user
  * means. */
 #ifndef CKPT_STORED_RESOLVE_CHECKPOINT_H
 #define CKPT_STORED_RESOLVE_CHECKPOINT_H

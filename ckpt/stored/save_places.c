@@ -5,7 +5,7 @@
 #include "ckpt/format/save_id.h"
 #include "core/alloc.h"
 
-/* A tensor rather than a value, which may be another program's; else the first. */
+/* Prefers a tensor to a value, which may be another program's; else takes the first item. */
 static bool is_better(const struct save_place *place, const struct stored_chunk *chunk, bool is_value)
 {
     if (place->bytes == 0 || place->is_value != is_value)

@@ -1,4 +1,4 @@
-/* Where each file of a checkpoint has its save id, to compare it with one small read. */
+/* Finds where each file of a checkpoint has its save id, so that one small read suffices to compare it. */
 #ifndef CKPT_STORED_SAVE_PLACES_H
 #define CKPT_STORED_SAVE_PLACES_H
 
@@ -7,11 +7,11 @@
 
 struct save_place {
     uint64_t offset;
-    uint32_t bytes; /* at most SAVE_ID_FRONT_BYTES; 0: the file has none, or the checkpoint has none */
-    bool is_value;  /* they are those of a value, for format_check_save */
+    uint32_t bytes; /* at most SAVE_ID_FRONT_BYTES; 0 if the file or the checkpoint has no id */
+    bool is_value;  /* the bytes are a value's, for format_check_save */
 };
 
-/* One for each file; the caller frees them. */
+/* One per file; the caller frees them. */
 int save_places_of(const struct stored_checkpoint *checkpoint, struct save_place **places,
                    struct cb_err *err) CB_MUST_CHECK;
 

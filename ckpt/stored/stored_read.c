@@ -1,8 +1,9 @@
 /* Reads parts of stored tensors.
  *
- * A part is read run by run where runs are long, else as one range that is taken apart; a range that is longer than
- * a piece is halved first, along the dimension that makes it long. Where the page cache may have the bytes, a piece is
- * what a core's cache holds until it is copied on; elsewhere it is all of the scratch memory, since a read is a request. */
+ * Long runs are read one by one; short runs as one range, from which the part is then copied. A range longer than a
+ * piece is first halved, along the dimension with the longest extent. If the page cache may have the bytes, a piece is
+ * what fits into a core's cache until it is copied; if not, it is all of the scratch memory, since each read is a
+ * request. */
 #include "ckpt/stored/stored_read.h"
 
 #include <inttypes.h>
@@ -15,23 +16,23 @@
 #include "core/hash.h"
 
 #define LONG_RUN_BYTES (UINT64_C(256) << 10)
-#define FRAMES 256 /* items whose headers are remembered */
+#define FRAMES 256 /* items whose headers are kept */
 #define FIRST_PROBE_BYTES 8192
 #define BLOCK_BYTES (UINT64_C(1) << 20)
 #define CACHED_PIECE_BYTES (UINT64_C(256) << 10)
 #define PAGE_BYTES 4096
 #define LINE_BYTES 64
-#define OPEN_FILES 8  /* parts of a tensor lie in as many files as ranks shared it */
-#define OPEN_PARTS 64 /* items that are read in turns */
+#define OPEN_FILES 8  /* a tensor's parts are in as many files as ranks shared it */
+#define OPEN_PARTS 64 /* items that are read alternately */
 
 struct frame {
-    uint32_t chunk; /* UINT32_MAX: none */
-    uint32_t crc;   /* 0: none */
+    uint32_t chunk; /* UINT32_MAX: empty */
+    uint32_t crc;   /* 0: empty */
     struct stored_payload payload;
 };
 
 struct open_file {
-    struct store_object *object; /* NULL: none */
+    struct store_object *object; /* NULL: empty */
     uint32_t file;
 };
 
@@ -40,15 +41,15 @@ struct stored_reader {
     const struct stored_checkpoint *checkpoint;
     struct read_ledger *ledger;
     struct open_file files[OPEN_FILES];
-    struct save_place *places;   /* of each file; none once its save id has been compared */
+    struct save_place *places;   /* of each file; cleared once its save id has been compared */
     struct store_object *object; /* of the file in use */
-    bool is_cached;              /* the page cache may have what is read */
+    bool is_cached;              /* the page cache may have the bytes */
     unsigned char *scratch, *probe;
     uint64_t scratch_bytes, piece_bytes, bytes;
     struct frame *frames;
     struct buf plain; /* of the compressed item plain_chunk */
     uint32_t plain_chunk;
-    struct read_part parts[OPEN_PARTS]; /* not in the ledger yet: what follows makes them longer */
+    struct read_part parts[OPEN_PARTS]; /* not yet in the ledger, because adjacent reads extend them */
     struct cb_err *err;
 };
 
@@ -66,7 +67,7 @@ void read_ledger_release(struct read_ledger *self)
     free(self->parts);
 }
 
-/* Passes a part to the ledger. */
+/* Adds a part to the ledger. */
 static int flush_part(struct stored_reader *self, struct read_part *part)
 {
     struct read_ledger *ledger = self->ledger;
@@ -82,7 +83,7 @@ static int flush_part(struct stored_reader *self, struct read_part *part)
     return code;
 }
 
-/* What follows the last part of the same item makes that one longer. */
+/* Extends the last part of the same item if this one is adjacent. */
 static int note_read(struct stored_reader *self, uint32_t chunk, uint64_t begin, const void *bytes, uint64_t len)
 {
     struct read_part *part = &self->parts[chunk % OPEN_PARTS];
@@ -104,7 +105,7 @@ static int read_at(struct stored_reader *self, uint64_t offset, void *memory, ui
     return store_read_at(self->store, self->object, offset, memory, bytes, NULL, NULL, self->err);
 }
 
-/* Once for each file. */
+/* Runs once for each file. */
 static int check_save(struct stored_reader *self, uint32_t file, struct store_object *object)
 {
     struct save_place *place = &self->places[file];
@@ -168,7 +169,7 @@ static int parse_trailer(struct stored_reader *self, const unsigned char *end, u
     return code;
 }
 
-/* The header is parsed from a first short read, or from as much as a header can have. */
+/* Parses the header from a short first read; if that is too short, from the maximum length of a header. */
 static int read_frame(struct stored_reader *self, const struct stored_chunk *chunk, struct frame *frame)
 {
     const uint64_t probes[] = {FIRST_PROBE_BYTES, ITEM_MAX_HEADER};
@@ -186,7 +187,7 @@ static int read_frame(struct stored_reader *self, const struct stored_chunk *chu
     return code ? code : parse_trailer(self, self->probe + tail, tail, frame);
 }
 
-/* Reads and decompresses the whole item; its checksum is compared at once. */
+/* Reads and decompresses the whole item; compares its checksum immediately. */
 static int read_compressed(struct stored_reader *self, const struct stored_chunk *chunk, struct frame *frame)
 {
     const struct stored_tensor *tensor = &self->checkpoint->tensors[chunk->tensor];
@@ -235,7 +236,7 @@ static int frame_of(struct stored_reader *self, const struct stored_chunk *chunk
 
 /* --- parts of items --- */
 
-/* One part, from where it is stored to where it goes: elements and strides in elements. */
+/* One part, its source and its destination: elements and strides in elements. */
 struct part {
     const struct stored_chunk *chunk;
     const struct frame *frame;
@@ -246,7 +247,7 @@ struct part {
     char *to;
 };
 
-/* Elements that lie next to each other on both sides: those of dimensions *dim and inward. */
+/* Elements that are contiguous on both sides: those of dimensions *dim and inward. */
 static uint64_t run_of(const struct part *part, uint32_t *dim)
 {
     uint64_t run = 1;
@@ -270,7 +271,7 @@ static uint64_t offset_of(const struct part *part, uint64_t begin)
     return part->chunk->offset + part->frame->payload.offset + begin;
 }
 
-/* Payload bytes [begin, begin + bytes) of the item to memory. */
+/* Reads payload bytes [begin, begin + bytes) of the item to memory. */
 static int read_payload(struct stored_reader *self, const struct part *part, uint64_t begin, void *memory,
                         uint64_t bytes)
 {
@@ -283,14 +284,14 @@ static int read_payload(struct stored_reader *self, const struct part *part, uin
     return code;
 }
 
-/* A place in the scratch memory to which these bytes are copied fast: a kernel's copy out of its pages takes more than
- * twice as long where offset and address disagree modulo a cache line (docs/performance.md). */
+/* A place in the scratch memory to which these bytes are copied fast: the kernel's copy from the page cache takes more
+ * than twice as long if offset and address differ modulo a cache line (docs/performance.md). */
 static char *scratch_for(const struct stored_reader *self, const struct part *part, uint64_t begin)
 {
     return (char *)self->scratch + offset_of(part, begin) % LINE_BYTES;
 }
 
-/* The same, by way of the scratch memory where the way to the place itself is the slow one. */
+/* The same, but through the scratch memory if the direct copy would be the slow one. */
 static int read_to_place(struct stored_reader *self, const struct part *part, uint64_t begin, char *memory,
                          uint64_t bytes)
 {
@@ -350,7 +351,7 @@ static int read_runs(struct stored_reader *self, const struct part *part, uint32
     return code;
 }
 
-/* The two halves along the dimension that reaches farthest; at most 64 times a dimension. */
+/* Divides a part into two halves along the dimension with the longest extent; at most 64 times per dimension. */
 static int read_part(struct stored_reader *self, const struct part *part);
 
 static int read_halves(struct stored_reader *self, const struct part *part)
@@ -417,7 +418,7 @@ static int read_common(struct stored_reader *self, const struct stored_chunk *ch
     return in_item(self, chunk, code);
 }
 
-/* --- the calls --- */
+/* --- public functions --- */
 
 int stored_reader_new(struct store *store, const struct stored_checkpoint *checkpoint, uint64_t scratch_bytes,
                       struct read_ledger *ledger, struct stored_reader **reader, struct cb_err *err)
@@ -532,7 +533,8 @@ static int compare_parts(const void *a, const void *b)
     return x->begin < y->begin ? -1 : x->begin > y->begin;
 }
 
-/* The checksum from the ledger's parts of the chunk, which begin at *next; false where they are not all of it, once. */
+/* The checksum from the ledger's parts of the chunk, which begin at *next; false unless they are exactly the whole
+ * chunk. */
 static bool combine_parts(const struct read_ledger *ledger, uint32_t chunk, uint64_t bytes, size_t *next, uint32_t *crc)
 {
     uint64_t end = 0;
@@ -568,7 +570,7 @@ static int check_chunk(struct stored_reader *self, uint32_t number, size_t *next
     const struct frame *frame;
     uint32_t crc;
     if (self->checkpoint->tensors[chunk->tensor].is_bytes || chunk->compressed)
-        return 0; /* values are copied as they are; compressed ones were compared when they were read */
+        return 0; /* values are copied unchanged; compressed ones were compared when they were read */
     int code = frame_of(self, chunk, &frame);
     if (code)
         return code;

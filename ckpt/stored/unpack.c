@@ -91,7 +91,7 @@ struct unpack_item {
     char *step;
     char head[ITEM_MAX_HEADER], tail[ITEM_MAX_TRAILER]; /* the first and the last bytes so far */
     size_t head_bytes, tail_bytes;
-    uint64_t bytes; /* so far */
+    uint64_t bytes; /* decompressed so far */
     uint64_t most;  /* the expected total */
     bool is_known;  /* the header has been parsed, which locates the payload */
     struct stored_payload payload;
@@ -206,7 +206,7 @@ int unpack_item_end(struct unpack_item *self, struct unpack_result *result, stru
     bool was_known = self->is_known;
     if (self->stream.wanted > 0)
         return cb_fail(err, CB_ERR_CORRUPT, "%s: what is compressed is cut off", self->tensor->fqn);
-    int code = parse_head(self, self->bytes, err); /* now that its length is known */
+    int code = parse_head(self, self->bytes, err); /* known now, since its length is known */
     if (!code && !was_known)
         add_payload(self, 0, self->head, self->head_bytes);
     if (!code)

@@ -7,8 +7,8 @@
 /* Appends the decompressed `bytes`. The buffer's maximum limits memory, whatever the input. */
 int unpack_zstd(const char *fqn, const void *bytes, size_t len, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 
-/* An item that is decompressed in pieces, in zstd's memory: a window, as requested by the input: at most 128 MiB, more
- * is rejected. */
+/* An item that is decompressed in pieces. zstd's memory is a window of the size that the input requests: at most 128
+ * MiB, larger ones are rejected. */
 struct unpack_stream {
     void *zstd;
     size_t wanted; /* 0 if the input so far is complete */
@@ -20,8 +20,8 @@ void unpack_stream_close(struct unpack_stream *self);
 int unpack_stream_take(struct unpack_stream *self, const char *fqn, const void *bytes, size_t len, size_t *used,
                        void *out, size_t room, size_t *made, struct cb_err *err) CB_MUST_CHECK;
 
-/* Inspects one compressed item while it is decompressed, without holding it: where its payload is, and whether its
- * bytes match the checksum at its end. Memory: a step, a header and zstd's. */
+/* Inspects one compressed item while it is decompressed, without storing it: where its payload is, and whether its
+ * bytes match the checksum at its end. Memory: one step, one header and zstd's. */
 struct unpack_item;
 
 /* `tensor` and `region` are borrowed. */

@@ -11,7 +11,7 @@
 
 #define MAX_THREADS 64
 #define WORTH_THREADS_BYTES (UINT64_C(64) << 20)
-#define ITEM_COST_BYTES (UINT64_C(64) << 10) /* what asking for an item costs, beside its bytes */
+#define ITEM_COST_BYTES (UINT64_C(64) << 10) /* fixed cost of a request for an item, in bytes */
 
 const char *verify_problem_name(enum verify_problem_kind kind)
 {
@@ -68,7 +68,7 @@ static void take_share(const struct verify_job *job, const struct stored_chunk *
         *first = *end;
 }
 
-/* --- what the metadata says --- */
+/* --- checks of the metadata --- */
 
 static void check_files(struct verifier *self)
 {
@@ -112,7 +112,7 @@ static int report_overlap(void *context, const struct stored_chunk *a, const str
 {
     struct verifier *self = context;
     const char *fqn = self->checkpoint->tensors[b->tensor].fqn;
-    (void)err; /* it is the checkpoint that fails */
+    (void)err; /* a finding about the checkpoint, not a failure of this program */
     verify_report(self, VERIFY_TWICE, self->checkpoint->files[b->file], fqn, b->offset,
                   "%s: %" PRIu64 " elements are stored twice, in %s at byte %" PRIu64 " and in %s at byte %" PRIu64,
                   fqn, elements, self->checkpoint->files[a->file], a->offset, self->checkpoint->files[b->file],
@@ -184,7 +184,7 @@ static void *run_thread(void *context)
     return NULL;
 }
 
-/* The first verifier waits for the others: its result is their sum. */
+/* The first verifier waits for the others: its result is the sum. */
 static int run_threads(struct verifier *self)
 {
     pthread_t threads[MAX_THREADS];
@@ -202,10 +202,10 @@ static int run_threads(struct verifier *self)
     return self->shared->code;
 }
 
-/* Items that share bytes of a file: one of them cannot be right. `places` are all, [first, end) ours. */
+/* Items that share bytes of a file: one of them must be wrong. `places` are all items, [first, end) this part's. */
 static void check_places(struct verifier *self, const struct stored_chunk **places, size_t first, size_t end)
 {
-    const struct stored_chunk *before = NULL; /* the one that reaches farthest */
+    const struct stored_chunk *before = NULL; /* the item that extends farthest */
     for (size_t i = 0; i < end; i++) {
         const struct stored_chunk *chunk = places[i];
         if (before && before->file != chunk->file)
@@ -292,7 +292,7 @@ static int verify(struct verifier *self)
     if (code)
         return code;
     if (read_metadata(self)) {
-        if (verify_is_mine(self->job, 0)) /* every part finds it so */
+        if (verify_is_mine(self->job, 0)) /* every part finds this */
             verify_report(self, VERIFY_INCOMPLETE, STORED_MARKER, NULL, 0, "the checkpoint is not complete: %s",
                           self->err->message);
         return 0;

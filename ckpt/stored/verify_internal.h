@@ -1,4 +1,4 @@
-/* Shared by ckpt/stored/verify.c (the whole, shares, threads), ckpt/stored/verify_save.c (save ids) and
+/* Shared by ckpt/stored/verify.c (the whole checkpoint, shares, threads), ckpt/stored/verify_save.c (save ids) and
  * ckpt/stored/verify_item.c (one item). */
 #ifndef CKPT_STORED_VERIFY_INTERNAL_H
 #define CKPT_STORED_VERIFY_INTERNAL_H
@@ -54,24 +54,24 @@ struct verifier {
 CB_PRINTF(6, 7)
 void verify_report(struct verifier *self, enum verify_problem_kind kind, const char *file, const char *tensor,
                    uint64_t offset, const char *format, ...);
-/* A store and memory of this verifier's own. */
+/* The store and memory of one verifier. */
 int verify_open(struct verifier *self) CB_MUST_CHECK;
 void verify_close(struct verifier *self);
-/* Whether file or tensor `number` belongs to this part: they go around, items go in runs of one file. */
+/* Whether file or tensor `number` belongs to this part: they are dealt out in turn, items in runs within one file. */
 static inline bool verify_is_mine(const struct verify_job *job, size_t number)
 {
     return job->parts < 2 || number % job->parts == job->part;
 }
-/* Bytes of a file that is not among those of the items, or not yet. */
+/* Reads bytes of a file that has no items, or whose items are not being read yet. */
 int verify_read_front(struct verifier *self, const char *name, uint64_t offset, void *memory,
                       uint64_t bytes) CB_MUST_CHECK;
-/* Checks that files and their copies are of the checkpoint's save. */
+/* Checks that files and their copies belong to the save of the checkpoint. */
 int verify_saves(struct verifier *self) CB_MUST_CHECK;
 /* Facts of a file; queries the store the first time. */
 const struct file_state *verify_file(struct verifier *self, uint32_t file);
 /* The seed that the checkpoint stores, used if none is given. */
 void verify_find_seed(struct verifier *self);
-/* Finds an item with values of ours before any is judged, since the first one may be damaged. */
+/* Looks for an item with our values before any item is judged, since the first one may be damaged. */
 void verify_find_kind(struct verifier *self, const struct stored_chunk **order, size_t count);
 /* Checks one item: length, header, payload, checksum, values. */
 void verify_item(struct verifier *self, const struct stored_chunk *chunk);

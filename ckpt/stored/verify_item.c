@@ -13,13 +13,13 @@
 #define BLOCK_BYTES (UINT64_C(4) << 20)
 #define WINDOW_BYTES (2 * BLOCK_BYTES)
 #define MAX_VALUE_BYTES (UINT64_C(1) << 20)
-#define MAX_PLAIN_BYTES (UINT64_C(64) << 20) /* of a value that is compressed */
+#define MAX_PLAIN_BYTES (UINT64_C(64) << 20) /* of a compressed value, decompressed */
 #define SAMPLE_ELEMENTS 64
-/* Items that are asked whose values they have, and of those with a seed that the checkpoint does not name. */
+/* Number of items examined for our values; and with a seed that the checkpoint does not contain. */
 #define ASKED 1024
 #define GUESSED 16
 #define POLL_SLICE_NS (100 * NS_PER_MS)
-#define GIVE_UP_NS (5 * NS_PER_S) /* for a read to end that was cancelled */
+#define GIVE_UP_NS (5 * NS_PER_S) /* time for a cancelled read to end */
 
 /* The position of the current item. */
 struct item {
@@ -44,7 +44,7 @@ void verify_report(struct verifier *self, enum verify_problem_kind kind, const c
 
 /* --- reading --- */
 
-/* Whether to go on; once not, no thread does. */
+/* Whether to continue. After the first failure all threads stop. */
 static int watch(struct verifier *self, uint64_t bytes)
 {
     const struct verify_job *job = self->job;
@@ -66,7 +66,7 @@ static int watch(struct verifier *self, uint64_t bytes)
 static int watch_slice(void *context, struct cb_err *err)
 {
     struct verifier *self = context;
-    (void)err; /* the same */
+    (void)err; /* the same error as in shared->failure */
     return watch(self, 0);
 }
 
@@ -107,7 +107,7 @@ static int read_at(struct verifier *self, uint64_t offset, void *memory, uint64_
     bool inside = offset >= self->window_offset && offset + bytes <= self->window_offset + self->window_bytes;
     if (!inside && fill_window(self, offset) == 0)
         inside = bytes <= self->window_bytes;
-    if (!inside) /* broken or short: these bytes alone show the problem */
+    if (!inside) /* a failed or short read: report only these bytes */
         return read_through(self, offset, memory, bytes);
     memcpy(memory, self->window + (offset - self->window_offset), bytes);
     return 0;
@@ -139,14 +139,14 @@ int verify_read_front(struct verifier *self, const char *name, uint64_t offset, 
         code = cb_fail(self->err, CB_ERR_CORRUPT, "the file has only %" PRIu64 " bytes", length);
     if (!code)
         code = read_through(self, offset, memory, bytes);
-    self->open_file = UINT32_MAX; /* none of those that open_file knows */
+    self->open_file = UINT32_MAX; /* the object is not one of the checkpoint's files */
     return code;
 }
 
 static void read_problem(struct verifier *self, const struct item *item, uint64_t offset)
 {
     if (atomic_load(&self->shared->stopped))
-        return; /* it is this verification that ends, not the file */
+        return; /* the verification was stopped; the file is not damaged */
     verify_report(self, VERIFY_CORRUPT, item->file, item->tensor->fqn, offset, "%s: %s at byte %" PRIu64 ": %s",
                   item->file, item->tensor->fqn, offset, self->err->message);
 }
@@ -160,7 +160,7 @@ const struct file_state *verify_file(struct verifier *self, uint32_t file)
     return state;
 }
 
-/* Whether the file reaches to the item's end. */
+/* Whether the file extends to the item's end. */
 static bool check_length(struct verifier *self, const struct item *item)
 {
     const struct file_state *file = verify_file(self, item->chunk->file);
@@ -195,7 +195,7 @@ static int read_value(struct verifier *self, const struct item *item, struct buf
     return code;
 }
 
-/* A value of a class that we do not know is PyTorch's business. */
+/* A value of an unknown class is not checked: only PyTorch can interpret it. */
 static void check_value(struct verifier *self, const struct item *item)
 {
     struct buf literal;
@@ -211,7 +211,7 @@ static struct item item_of(const struct verifier *self, const struct stored_chun
     return (struct item){&self->checkpoint->tensors[chunk->tensor], chunk, self->checkpoint->files[chunk->file]};
 }
 
-/* Without a report: that comes with the others. */
+/* Does not report: the other checks do. */
 static bool item_is_there(struct verifier *self, const struct item *item)
 {
     const struct file_state *file = verify_file(self, item->chunk->file);
@@ -283,7 +283,7 @@ static bool check_part(const struct payload_source *source, const struct stored_
     return true;
 }
 
-/* Whether the first elements of this item are one of our payloads. */
+/* Whether the first elements of this item have our values. */
 static void recognize(struct verifier *self, const struct item *item, const struct stored_payload *payload)
 {
     static const enum payload_kind kinds[] = {PAYLOAD_WEIGHTS, PAYLOAD_RANDOM, PAYLOAD_ZERO};
@@ -362,7 +362,7 @@ static int read_frame(struct verifier *self, const struct item *item, struct sto
     return code ? code : format_check_header(payload, trailer, self->err);
 }
 
-/* Decompresses all of it, block by block; none of it is kept. */
+/* Decompresses all of it, block by block, without keeping it. */
 static int read_compressed(struct verifier *self, const struct item *item, struct unpack_result *result)
 {
     struct unpack_item *unpacked = NULL;
@@ -396,7 +396,7 @@ static bool compare_checksum(struct verifier *self, const struct item *item, con
     return false;
 }
 
-/* Called once its bytes are read and its values, if known, are right. */
+/* Called when an item's bytes have been read and its values, if known, are right. */
 static void judge_item(struct verifier *self, const struct item *item, const struct stored_payload *payload,
                        uint32_t crc, uint32_t stored, bool values)
 {

@@ -1,4 +1,5 @@
-/* Verifies that files are of the same save as the metadata: those of the checkpoint, and those in its folders copy-N/. */
+/* Verifies that files belong to the same save as the metadata: those of the checkpoint, and those in its folders
+ * copy-N/. */
 #include <stdio.h>
 #include <string.h>
 
@@ -10,7 +11,7 @@
 
 static const char copy[] = "copy-";
 
-/* The part of a name behind "copy-N/", or NULL. */
+/* The part of a name after "copy-N/", or NULL. */
 static const char *inside_copy(const char *name)
 {
     if (strncmp(name, copy, strlen(copy)) != 0)
