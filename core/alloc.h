@@ -14,7 +14,7 @@ int alloc_fail(struct cb_err *err, const char *format, ...) CB_PRINTF(2, 3);
  * function may grow the list. On failure the list is unchanged. */
 int alloc_grow(void *items, size_t count, size_t size, struct cb_err *err) CB_MUST_CHECK;
 
-/* A list of owned texts: appends a copy of the first `len` bytes; releases all. */
+/* A list of owned texts: the first function appends a copy of the first `len` bytes, the second frees all. */
 int alloc_add_text(char ***items, size_t *count, const char *text, size_t len, struct cb_err *err) CB_MUST_CHECK;
 void alloc_free_texts(char **items, size_t count);
 

@@ -17,7 +17,7 @@ struct blas {
     const char *name; /* "libopenblas.so.0" */
 };
 
-/* CB_ERR_NOT_FOUND, with what to install, if there is no library. Computes in the calling thread. */
+/* CB_ERR_NOT_FOUND, with the package to install, if there is no library. Computes in the calling thread. */
 int blas_open(struct blas *self, struct cb_err *err) CB_MUST_CHECK;
 void blas_close(struct blas *self);
 

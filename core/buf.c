@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What an empty buffer points at, so that `data` is always a valid string. Never written to. */
+/* The contents of an empty buffer, so that `data` is always a valid string. Never written to. */
 static char empty_text[1] = "";
 
 void buf_init(struct buf *self, size_t max_bytes)

@@ -32,14 +32,14 @@ void buf_vprintf(struct buf *self, const char *format, va_list arguments);
 /* Appends `text` as one word of a POSIX shell; any bytes but NUL. */
 void buf_append_quoted(struct buf *self, const char *text);
 
-/* Appends `len` bytes to be filled by the caller and returns where; NULL after a failure. The
- * pointer is valid until the next append. */
+/* Appends `len` bytes for the caller to fill, and returns their address; NULL after a failure. The pointer is valid
+ * until the next append. */
 void *buf_extend(struct buf *self, size_t len);
 
-/* Copies the last line of a text that has a character outside `frame`, cut to `bytes`; "" if there is none. */
+/* Copies the last line of a text that has a character not in `frame`, truncated to `bytes`; "" if no line has one. */
 void text_last_line(const char *text, const char *frame, char *line, size_t bytes);
 
-/* 0, or CB_ERR_MEMORY with a sentence that names `what` and the maximum. */
+/* 0, or CB_ERR_MEMORY with a message that contains `what` and the maximum. */
 int buf_check(const struct buf *self, const char *what, struct cb_err *err) CB_MUST_CHECK;
 
 /* Transfers the bytes to the caller, who frees them with free(); the buffer is empty afterwards. */

@@ -219,7 +219,7 @@ int channel_listen(uint16_t port, int *fd, uint16_t *bound, struct cb_err *err)
     return failure ? cb_fail_errno(err, failure, "listening on TCP port %u", port) : 0;
 }
 
-/* Takes over the descriptor, also on failure. */
+/* Takes ownership of the descriptor, also on failure. */
 static int channel_new(struct channel_context *context, int fd, bool server, struct channel **channel,
                        struct cb_err *err)
 {

@@ -53,7 +53,7 @@ static char **make_environment(const struct child_options *options)
 static int place_fds(const struct child_options *options)
 {
     int given[3] = {options->stdin_fd, options->stdout_fd, options->stderr_fd};
-    for (int i = 0; i < 3; i++) { /* copied out of the way first: it may be another one's target */
+    for (int i = 0; i < 3; i++) { /* copied out of the way first, since it may be the target number of another one */
         if (given[i] >= 0 && given[i] < 3)
             given[i] = fcntl(given[i], F_DUPFD_CLOEXEC, FIRST_PRIVATE_FD);
     }
@@ -186,7 +186,7 @@ void child_end(struct child *self, uint64_t grace_ns)
     }
     kill(-self->pid, SIGKILL);
     if (child_wait(self, clock_monotonic_ns() + CHILD_KILL_BOUND_NS, NULL) != 0)
-        return; /* `exited` stays false */
+        return; /* gives up: `exited` stays false */
 }
 
 char *child_describe(const struct child *self, char text[64])

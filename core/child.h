@@ -18,7 +18,7 @@
 struct child_options {
     const char *const *argv;                  /* NULL-terminated; argv[0] is looked up in PATH */
     const char *const *environment;           /* "NAME=value" added to ours, NULL-terminated; may be NULL */
-    bool (*leaves_out)(const char *variable); /* of our environment, "NAME=value"; NULL: none */
+    bool (*leaves_out)(const char *variable); /* whether to omit a variable of ours, "NAME=value"; NULL: keeps all */
     const char *folder;                       /* working folder, or NULL */
     int stdin_fd;                             /* -1 is /dev/null */
     int stdout_fd, stderr_fd;                 /* -1 inherits */

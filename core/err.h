@@ -1,9 +1,9 @@
-/* Errors: a code for the program, a sentence for the user.
+/* Errors: a code for the program, a message for the user.
  *
  * A fallible function returns 0 or one of the negative codes below, accepts a `struct cb_err *` as its last argument,
- * and leaves its outputs untouched on failure. The message says what happened, where, and what to do about it;
- * callers add context with cb_context(). `err` may be NULL if a caller needs only the code. Plain values, nothing to
- * free. Thread-safe on distinct objects. */
+ * and leaves its outputs untouched on failure. The message says what happened, where, and what to do about it; callers
+ * add context with cb_context(). `err` may be NULL if a caller needs only the code. Plain values, nothing to free.
+ * Thread-safe on distinct objects. */
 #ifndef CORE_ERR_H
 #define CORE_ERR_H
 
@@ -13,7 +13,7 @@
 enum cb_code {
     CB_OK = 0,
     CB_ERR_USAGE = -1,        /* the request is invalid */
-    CB_ERR_SYSTEM = -2,       /* the operating system or a library refused; sys_errno says why */
+    CB_ERR_SYSTEM = -2,       /* the operating system or a library failed; sys_errno has the reason */
     CB_ERR_FORMAT = -3,       /* input from outside is malformed */
     CB_ERR_NOT_FOUND = -4,    /* something named does not exist */
     CB_ERR_NO_SPACE = -5,     /* the store is full (ENOSPC, EDQUOT) */
@@ -22,7 +22,7 @@ enum cb_code {
     CB_ERR_CORRUPT = -8,      /* data read back is not what was written */
     CB_ERR_MEMORY = -9,       /* memory is short, or a stated limit was reached */
     CB_ERR_UNSUPPORTED = -10, /* not supported by this build or machine */
-    CB_ERR_EXISTS = -11,      /* a target that must not exist exists */
+    CB_ERR_EXISTS = -11,      /* a target that must not exist, exists */
     CB_ERR_INTERNAL = -12,    /* a bug of ours */
     CB_ERR_BELOW = -13,       /* a measured value misses a required threshold */
     CB_ERR_LIMIT = -14,       /* a limit of this user or machine (core/rlimits.h), not a failure of the benchmark */

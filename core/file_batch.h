@@ -27,7 +27,7 @@ int file_batch_add(struct file_batch *self, const struct buf *text, const char *
 /* Afterwards the batch is empty, also after a failure; each file then has its new or its old content. */
 int file_batch_commit(struct file_batch *self, struct cb_err *err) CB_MUST_CHECK;
 
-/* Adds to the batch; if the batch is NULL, writes the file durably at once. */
+/* Adds to the batch; if the batch is NULL, writes the file durably and immediately. */
 int file_write(struct file_batch *batch, const struct buf *text, const char *path, unsigned mode,
                struct cb_err *err) CB_MUST_CHECK;
 

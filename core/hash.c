@@ -44,7 +44,7 @@ void hash_sha256_segments(const struct iovec *segments, size_t count, unsigned c
     for (size_t i = 0; i < count && good; i++)
         good = EVP_DigestUpdate(context, segments[i].iov_base, segments[i].iov_len);
     good = good && EVP_DigestFinal_ex(context, digest, NULL);
-    assert(good); /* every OpenSSL has SHA-256; only 64 bytes of memory can be missing */
+    assert(good); /* every OpenSSL has SHA-256, so only an allocation of 64 bytes can fail */
     EVP_MD_CTX_free(context);
 }
 
@@ -118,7 +118,7 @@ void random_bytes(void *bytes, size_t len)
     while (len > 0) {
         ssize_t got = getrandom(place, len, 0);
         if (got < 0) {
-            assert(errno == EINTR); /* with valid memory and no flags only this can fail */
+            assert(errno == EINTR); /* with valid memory and no flags, only this error is possible */
             continue;
         }
         place += got;

@@ -14,7 +14,7 @@
 struct name_list {
     const char *const *names;
     size_t count;
-    const char *unknown; /* begins the message about another name: "there is no state" */
+    const char *unknown; /* used in the error message for an unknown name: "there is no state" */
 };
 #define NAME_LIST(names, unknown)                                                                                      \
     {                                                                                                                  \
@@ -31,14 +31,14 @@ struct json_field {
         FIELD_BOOL,
         FIELD_DOUBLE, /* NAN is null, and absent */
         FIELD_NAME,   /* an enum, by its name */
-        FIELD_UTC,    /* the date of a wall clock's uint64_t in nanoseconds, for people: not read */
+        FIELD_UTC,    /* a date for people, from a wall clock's uint64_t in nanoseconds; not read */
         FIELD_OWN,    /* uses the functions write and read */
     } kind;
     size_t offset;
     size_t bytes;     /* of a text */
     bool is_optional; /* may be absent in an older file: then "", for texts only */
-    /* For FIELD_OWN: the value after its key, and the value at its key (NULL if absent); read is NULL for values that
-     * are only for people. */
+    /* For FIELD_OWN: write is called with the value after its key, read with the value at its key (NULL if absent).
+     * read is NULL for values that are only for people. */
     void (*write)(struct json_writer *json, const void *object);
     int (*read)(const struct json_value *value, void *object, struct cb_err *err);
     const struct name_list *names; /* of FIELD_NAME */
@@ -76,7 +76,7 @@ void json_write_document(struct buf *text, uint64_t version, const struct json_f
 int json_read_document(const char *name, const char *text, size_t len, uint64_t version,
                        const struct json_field *fields, size_t count, void *object, struct cb_err *err) CB_MUST_CHECK;
 
-/* Writes a document to a file, durably; the file joins a batch (NULL: at once). */
+/* Writes a document to a file, durably; the file joins a batch (NULL: written immediately). */
 int json_write_file(struct file_batch *batch, const char *path, uint64_t version, const struct json_field *fields,
                     size_t count, const void *object, struct cb_err *err) CB_MUST_CHECK;
 

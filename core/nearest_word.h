@@ -1,4 +1,4 @@
-/* For "did you mean": finds what a mistyped word was to be. Pure. */
+/* For "did you mean": finds the word that a mistyped one was meant to be. Pure. */
 #ifndef CORE_NEAREST_WORD_H
 #define CORE_NEAREST_WORD_H
 

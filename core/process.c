@@ -22,7 +22,8 @@ void process_begin(void)
     signal(SIGXFSZ, SIG_IGN);
 }
 
-/* The 20th number after the state, which follows the name in parentheses; 0 if it has ended or cannot be seen. */
+/* The start time: the 20th number after the state, which follows the name in parentheses; 0 if the process has ended or
+ * cannot be seen. */
 static uint64_t read_start(uint64_t pid, bool *ended)
 {
     char path[64], text[1024];
@@ -51,7 +52,7 @@ void process_identify(struct process_identity *self)
     if (fd >= 0)
         close(fd);
     ssize_t more = len == 36 ? readlink("/proc/self/ns/pid", self->machine + len, sizeof self->machine - 40) : 0;
-    self->machine[more > 0 ? len + more : 0] = '\0'; /* "": unknown, like that of no other process */
+    self->machine[more > 0 ? len + more : 0] = '\0'; /* "": unknown, and equal to no other process */
     self->start_ticks = read_start(self->pid, &ended);
 }
 

@@ -10,9 +10,9 @@
  * SIGPIPE and SIGXFSZ into write errors. Call once, before any thread. */
 void process_begin(void);
 
-/* What tells a process from all others, on other machines and later ones, too. */
+/* Distinguishes a process from all others, including those on other machines and later ones. */
 struct process_identity {
-    char machine[128]; /* since its boot, and the namespace that numbers its processes */
+    char machine[128]; /* start time since boot, and the namespace that numbers its processes */
     uint64_t pid, start_ticks;
 };
 void process_identify(struct process_identity *self); /* of this process */

@@ -1,4 +1,4 @@
-/* Reads processes from /proc. All answers are snapshots; a process that is gone has none. */
+/* Reads processes from /proc. All results are snapshots; a process that is gone has no values. */
 #ifndef CORE_PROCFS_H
 #define CORE_PROCFS_H
 

@@ -11,7 +11,7 @@
 #include "core/alloc.h"
 #include "core/units.h"
 
-#define MAX_VALUES 100000 /* per setting: no sweep is larger */
+#define MAX_VALUES 100000 /* limit of values per setting: no sweep is larger */
 
 void setting_release(struct setting *self)
 {

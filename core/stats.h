@@ -75,10 +75,10 @@ enum verdict stats_verdict(const struct shift *shift, double p, double level, do
 double stats_log_variance(const double *a, size_t na, const double *b, size_t nb);
 
 /* The fewest further runs per side that settle an inconclusive comparison (better, worse or same) with a probability of
- * at least 0.8, given what the runs so far tell: their shift, and the `variance` of the logarithm of one run of a side;
- * for n blocks, na = nb = n and `variance` is half of that of the differences. The true shift is normal about the
- * estimate (predictive power with a flat prior: Spiegelhalter, Freedman & Blackburn 1986). `tests` is the number of
- * metrics tested together. 0 if it cannot be estimated; STATS_MOST_MORE_RUNS + 1 if more than that would be needed. */
+ * at least 0.8, from the runs so far: their shift, and the `variance` of the logarithm of one run of a side; for n
+ * blocks, na = nb = n and `variance` is half of that of the differences. The true shift is normal about the estimate
+ * (predictive power with a flat prior: Spiegelhalter, Freedman & Blackburn 1986). `tests` is the number of metrics
+ * tested together. 0 if it cannot be estimated; STATS_MOST_MORE_RUNS + 1 if more than that would be needed. */
 #define STATS_MOST_MORE_RUNS 100
 size_t stats_more_runs(const struct shift *shift, double variance, size_t na, size_t nb, double threshold,
                        size_t tests);
