@@ -1,5 +1,5 @@
-/* How programs start inside a container image: the words in front of a command, such as "apptainer exec --bind
- * /scratch /shared/bench.sif". Blanks separate them; no shell ever reads them. */
+/* How programs start inside a container image: the words before the command, such as "apptainer exec --bind /scratch
+ * /shared/bench.sif". Blanks separate the words; no shell reads them. */
 #ifndef RUN_CONTAINER_H
 #define RUN_CONTAINER_H
 

@@ -1,5 +1,5 @@
-/* Where the CUDA plugin of this build is (engine/device_plugin.h describes it). Only checks that the file exists, for
- * programs that must not load it but report on it. */
+/* Finds the CUDA plugin of this build (engine/device_plugin.h describes it). Only checks that the file exists, for
+ * programs that report on the plugin but must not load it. */
 #ifndef RUN_CUDA_PLUGIN_H
 #define RUN_CUDA_PLUGIN_H
 
@@ -11,7 +11,7 @@
 #define CUDA_PLUGIN_VARIABLE "CKPTBENCH_CUDA_PLUGIN"
 
 /* Searches the environment variable, the folder of this program, then lib/ckptbench of the prefix. CB_ERR_NOT_FOUND,
- * with advice, if it is in none of them. */
+ * with advice, if it is in none of these places. */
 int cuda_plugin_find(char *path, size_t room, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

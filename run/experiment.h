@@ -33,7 +33,7 @@ bool experiment_was_set(const struct experiment *self, enum option_id id);
 /* Checks keys against each other, as far as that requires neither model nor machine. */
 int experiment_validate(const struct experiment *self, struct cb_err *err) CB_MUST_CHECK;
 
-/* Access by type; asking for a type other than the row's fails an assertion. Borrowed. */
+/* Access by type; another type than the row's fails an assertion. Borrowed. */
 bool experiment_bool(const struct experiment *self, enum option_id id);
 uint64_t experiment_u64(const struct experiment *self, enum option_id id); /* U64, BYTES, DURATION (ns), RATE */
 double experiment_double(const struct experiment *self, enum option_id id);

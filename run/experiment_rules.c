@@ -40,7 +40,7 @@ static bool is_layer_list(const char *text)
     return after_digit;
 }
 
-/* Words for ssh: none may look like an option, or be more than one word to a shell. */
+/* Words for ssh: no word may look like an option, or be more than one word to a shell. */
 static int validate_hosts(const struct experiment *self, struct cb_err *err)
 {
     const char *hosts = experiment_text(self, OPT_HOSTS);
@@ -112,8 +112,8 @@ static int validate_layout(const struct experiment *self, struct cb_err *err)
     return 0;
 }
 
-/* Rejects what another engine cannot do. Keys that it merely ignores (blocks, depths) are allowed, since a sweep over
- * engines sets them for all. */
+/* Rejects keys that another engine does not support. Keys that it merely ignores (blocks, depths) are allowed, since a
+ * sweep over engines sets them for all. */
 static int validate_engine(const struct experiment *self, struct cb_err *err)
 {
     const char *engine = experiment_text(self, OPT_ENGINE), *files = experiment_text(self, OPT_IO_FILES);

@@ -151,7 +151,7 @@ static const struct json_field record_fields[] = {
     JSON_FIELD(struct job_record, FIELD_TEXT, job),
     JSON_FIELD(struct job_record, FIELD_TEXT, cluster),
     JSON_FIELD_OWN("array_task", write_array_task, read_array_task),
-    JSON_FIELD_OPTIONAL(struct job_record, FIELD_TEXT, before), /* early records lack these three */
+    JSON_FIELD_OPTIONAL(struct job_record, FIELD_TEXT, before), /* records of early versions lack these three */
     JSON_FIELD_OPTIONAL(struct job_record, FIELD_TEXT, pool),
     JSON_FIELD_OPTIONAL(struct job_record, FIELD_TEXT, step),
     JSON_FIELD(struct job_record, FIELD_U64, intent_wall_ns),

@@ -1,8 +1,8 @@
 /* The Slurm job of a run: job.json in the run folder.
  *
  * The controller replaces the file by rename: before a job is submitted, when its number is known, and when its state
- * changes, so that any later controller finds the job again. The history takes queue_s and boot_s from it. Whether
- * the run passed is not in here: the manifest of the last attempt decides that.
+ * changes, so that any later controller finds the job again. The history reads queue_s and boot_s from it. It does not
+ * contain whether the run passed: the manifest of the last attempt does.
  *
  * States go planned, submitted, pending, booting, running, sealing, and end as done, failed, cancelled or lost; a
  * requeue returns to pending. Every change is kept. */
@@ -17,7 +17,7 @@
 #include "run/run_folder.h"
 
 #define JOB_RECORD_VERSION 1
-#define JOB_MAX_TRANSITIONS 1000 /* a job that is requeued for ever; the first is kept, then the oldest are dropped */
+#define JOB_MAX_TRANSITIONS 1000 /* a job may be requeued very often; the first is kept, then the oldest are dropped */
 
 enum job_state {
     JOB_PLANNED,
@@ -39,7 +39,7 @@ bool job_state_is_final(enum job_state state);
 struct job_transition {
     uint64_t at_wall_ns; /* when we saw the change */
     enum job_state state;
-    char note[256]; /* Slurm's words: "PENDING: Resources" */
+    char note[256]; /* Slurm's state and reason: "PENDING: Resources" */
 };
 
 struct job_record {
@@ -52,7 +52,7 @@ struct job_record {
     char pool[RUN_ID_BYTES];    /* id of the hold pool that executes it; "" for a job of its own */
     char step[32];              /* its step in the pool's job, "0"; "" before it starts */
     uint64_t intent_wall_ns;    /* when submission began; 0: never */
-    uint64_t submitted_wall_ns; /* when sbatch had replied; 0: not yet */
+    uint64_t submitted_wall_ns; /* when sbatch had replied; 0 before */
     bool cancel_asked;          /* set by `cancel`: a run that ends after this was cancelled */
     enum job_state state;
     /* As last reported by Slurm. */
@@ -62,7 +62,7 @@ struct job_record {
     uint64_t slurm_state_wall_ns; /* when we first saw it in that state */
     uint64_t queued_s, allocated_s,
         began_s;                        /* Slurm's clock, since 1970: submitted, nodes allocated, nodes up; 0 unknown */
-    double queue_s, boot_s;             /* of the last attempt; NAN: not known (yet) */
+    double queue_s, boot_s;             /* of the last attempt; NAN if unknown so far */
     struct job_transition *transitions; /* owned */
     size_t transition_count;
 };

@@ -156,7 +156,7 @@ int manifest_read(const char *attempt_path, struct manifest *manifest, struct cb
     if (!rc)
         rc = manifest_parse(path, text.data, text.len, &parsed, err);
     buf_release(&text);
-    if (!rc && *parsed.records_sha256) /* else a records file appeared after the seal and does not belong to it */
+    if (!rc && *parsed.records_sha256) /* if not, a records file was written after the seal and does not belong to it */
         rc = manifest_hash_records(attempt_path, hex, err);
     if (!rc && *parsed.records_sha256 && strcmp(hex, parsed.records_sha256) != 0)
         rc = cb_fail(err, CB_ERR_CORRUPT, "%s/records is not what was sealed: its SHA-256 is %s, the manifest has %s",

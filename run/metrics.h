@@ -70,18 +70,19 @@ enum metric_group {
     METRIC_GROUP_STATE,          /* time in a state of enum rank_state */
     METRIC_GROUP_SUITE_LINKS,    /* the suite: between nodes and ranks */
     METRIC_GROUP_SUITE_NODE,     /* its storage, cores and memory */
-    METRIC_GROUP_SUITE_GPU,      /* what each GPU has of its own */
+    METRIC_GROUP_SUITE_GPU,      /* each GPU by itself */
     METRIC_GROUP_SUITE_GPU_LINKS /* between GPUs */
 };
 
-/* From the ranks of an iteration to its value. METRIC_OVER_ALL: a metric of iterations or runs has one already. */
+/* How the values of the ranks of an iteration are combined. METRIC_OVER_ALL: a metric of iterations or runs, which has
+ * a single value already. */
 enum metric_over { METRIC_OVER_ALL, METRIC_OVER_MAX, METRIC_OVER_MEAN, METRIC_OVER_SUM };
 
-/* Where a metric is shown unasked; `show --json`, history and compare have every one. */
+/* Where a metric is shown without being requested; `show --json`, history and compare have all of them. */
 enum metric_shown {
-    METRIC_SHOWN_ASKED,  /* only where a person asks for it, or a report has words for it */
+    METRIC_SHOWN_ASKED,  /* only on request, or as part of a report's text */
     METRIC_SHOWN_REPORT, /* as a row of its own in the report of a run */
-    METRIC_SHOWN_LIST,   /* as a column of `list`; the report has words for it */
+    METRIC_SHOWN_LIST,   /* as a column of `list`, and in the report's text */
     METRIC_SHOWN_BOTH
 };
 
@@ -90,7 +91,7 @@ struct metric {
     const char *unit; /* "s", "bytes", "bytes/s", "ratio", "count", "requests/s" */
     enum metric_direction direction;
     enum metric_scope scope;
-    unsigned operations; /* those that have it, a bit each: 1 << enum operation; 0 for metrics of a run */
+    unsigned operations; /* operations that have the metric, as bits: 1 << enum operation; 0 for metrics of a run */
     enum metric_group group;
     enum metric_over over;
     enum metric_shown shown;
@@ -101,8 +102,8 @@ struct metric {
 const struct metric *metric_row(enum metric_id id);
 bool metric_is_of_suite(enum metric_id id);
 bool metric_has_operation(enum metric_id id, enum operation op);
-bool metric_in_report(enum metric_id id); /* a row of its own there */
-bool metric_in_list(enum metric_id id);   /* a column there */
+bool metric_in_report(enum metric_id id); /* has a row of its own there */
+bool metric_in_list(enum metric_id id);   /* has a column there */
 /* The time in a state. */
 enum metric_id metric_of_state(enum rank_state state);
 bool metric_find(const char *name, enum metric_id *id);

@@ -17,7 +17,7 @@
 #include "run/spool.h"
 
 #define FILE_MAX_BYTES (1u << 16)
-#define MOST_RESTARTS 1000 /* of one job; more are not read */
+#define MOST_RESTARTS 1000 /* limit of restarts of one job that are counted */
 #define POOL_FILE "pool.json"
 #define POOL_STOP "stop"
 #define POOL_END "end.json"
@@ -258,7 +258,7 @@ static void add_share(const struct pool_share *share, uint64_t *first_ns, struct
     }
 }
 
-/* Starts of the same job directly before this one that left no share: their boot failed. */
+/* Starts of the same job directly before this one that left no share: failed boots. */
 static uint64_t count_failures(const char *jobs, const struct pool_share *share)
 {
     uint64_t failures = 0;
@@ -272,7 +272,7 @@ static uint64_t count_failures(const char *jobs, const struct pool_share *share)
     return failures;
 }
 
-/* The shares of jobs; not the temporary files of buf_write_file, which no reader may see. */
+/* Only the shares of jobs, not the temporary files of buf_write_file, which are incomplete. */
 static int is_share(const struct dirent *entry)
 {
     size_t len = strlen(entry->d_name);

@@ -1,9 +1,9 @@
 /* A warm pool as stored in its folder, HOME/pools/ID, which the controller and the pool's own jobs share.
  *
  * pool.json holds what was asked for; only the controller writes it. Each job of the pool writes its own share,
- * jobs/JOB.RESTARTS, of the node time that it used, so no locking is needed; the pool's cost is the sum of the
- * shares. `stop` exists once someone has asked for the end, and `end.json` with the reason once the pool has ended;
- * its first writer wins. run/spool.h holds the waiting runs. Files are replaced by rename, never changed in place. */
+ * jobs/JOB.RESTARTS, of the node time that it used, so no locking is needed; the pool's cost is the sum of the shares.
+ * `stop` exists once the end was requested, and `end.json` with the reason once the pool has ended; its first writer
+ * wins. run/spool.h holds the waiting runs. Files are replaced by rename, never changed in place. */
 #ifndef RUN_POOL_H
 #define RUN_POOL_H
 
@@ -18,7 +18,7 @@
 #define POOL_VERSION 1
 #define POOL_NAME_BYTES 48
 #define POOL_MOST_FAILURES 3                              /* failed boots after which a pool ends */
-#define POOL_DEADLINE_NS (10 * 60 * UINT64_C(1000000000)) /* after the expiry: Slurm then removes what has not ended */
+#define POOL_DEADLINE_NS (10 * 60 * UINT64_C(1000000000)) /* after the expiry: Slurm then removes jobs that still run */
 #define POOL_SCRIPT "job.sbatch"
 #define POOL_LOG "job.log"
 
@@ -54,7 +54,8 @@ int pool_read(const char *folder, struct pool *self, struct cb_err *err) CB_MUST
 /* Parses it from bytes. */
 int pool_parse(const char *name, const char *text, size_t len, struct pool *self, struct cb_err *err) CB_MUST_CHECK;
 
-/* Every pool of this home, oldest first; folders that hold no pool are skipped. `fn` may stop the walk. */
+/* Calls `fn` for every pool of this home, oldest first; folders without a pool are skipped. `fn` may stop the
+ * iteration. */
 typedef int (*pool_fn)(void *context, const char *folder, const struct pool *pool, struct cb_err *err);
 int pool_each(pool_fn fn, void *context, struct cb_err *err) CB_MUST_CHECK;
 
@@ -75,9 +76,9 @@ struct pool_share {
     char job[64];
     uint64_t restarts;
     uint64_t node_count;
-    char nodes[512];            /* "n[1-4]" */
+    char nodes[512];            /* nodes allocated: they cost from then on, also while they boot */
     uint64_t allocated_wall_ns; /* when its nodes were allocated: they cost from then on, also while they boot */
-    uint64_t began_wall_ns;     /* the nodes were up */
+    uint64_t began_wall_ns;     /* when the nodes were up */
     uint64_t seen_wall_ns;      /* the job's last heartbeat; its end once it has ended */
     uint64_t kept_ns;           /* touch: how long its nodes stay up afterwards, until the next touch */
     bool ended;
@@ -86,7 +87,7 @@ int pool_write_share(const char *folder, const struct pool_share *share, struct 
 
 struct pool_usage {
     uint64_t node_ns;      /* total: boots, jobs, idle nodes kept up in between, failed boots */
-    uint64_t job_node_ns;  /* of which its jobs held, including their boots */
+    uint64_t job_node_ns;  /* node time of its jobs, including their boots */
     uint64_t boot_ns;      /* the longest boot: what a run would have waited for */
     uint64_t jobs;         /* jobs that began */
     uint64_t failures;     /* failed boots: Slurm restarted a job that had never begun */
@@ -99,7 +100,7 @@ int pool_sum(const struct pool *pool, const char *folder, struct pool_usage *usa
 /* Whether another touch of `nodes` nodes fits budget and expiry; if not, `reason` says why. Pure. */
 bool pool_may_touch(const struct pool *pool, const struct pool_usage *usage, uint64_t nodes, uint64_t now_wall_ns,
                     char *reason, size_t bytes);
-/* When a held allocation must end, from its own share and that of earlier jobs. Pure. */
+/* When the nodes of a hold pool must be released, from its own share and those of earlier jobs. Pure. */
 uint64_t pool_hold_end_wall_ns(const struct pool *pool, const struct pool_usage *earlier,
                                const struct pool_share *share);
 

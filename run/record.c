@@ -23,7 +23,7 @@
 #define NAME_MAX_BYTES 64
 #define SCHEMA_MAX_NAMES 1024
 /* A sample's mask has a bit for each metric up to the last one of samples in the schema, in whole words. */
-#define MASK_LEAST_WORDS 2 /* which all records had while there were at most 128 of them */
+#define MASK_LEAST_WORDS 2 /* bytes of the mask in all records from when there were at most 128 metrics */
 #define MASK_WORDS_FOR(metrics) ((metrics) > 64 * MASK_LEAST_WORDS ? ((metrics) + 63) / 64 : MASK_LEAST_WORDS)
 #define MASK_WORDS MASK_WORDS_FOR(METRIC_SAMPLE_COUNT)
 #define SAMPLE_HEAD_BYTES (3 * 4 + 8 * MASK_LEAST_WORDS) /* op, iteration, flags, mask; at least */
@@ -116,7 +116,7 @@ static int check_page(const struct status_page *page, uint32_t samples, struct c
 static void merge_values(struct record *self, const struct status_page *page)
 {
     for (unsigned i = 0; i < METRIC_COUNT; i++) {
-        if (isnan(self->run_values[i])) /* the lowest rank with a value reports it */
+        if (isnan(self->run_values[i])) /* reported by the lowest rank that has a value */
             self->run_values[i] = page->run_values[i];
     }
     for (unsigned op = 0; op < OP_COUNT; op++) {
@@ -409,7 +409,7 @@ struct names {
 struct parser {
     struct record *record;
     struct names names[NAME_KINDS];
-    uint32_t mask_words; /* of a sample */
+    uint32_t mask_words; /* of one sample */
     uint64_t samples;
     bool has_schema, has_run, ended;
 };

@@ -20,8 +20,8 @@ struct record_rank {
     uint32_t rank;
     uint32_t phase;                               /* enum rank_phase at the end */
     uint32_t last_op, last_state, last_iteration; /* the last state: shows in which phase a killed rank died */
-    uint32_t failure_code;                        /* -enum cb_code, 0 for none */
-    char *failures;                               /* lines; "" for none */
+    uint32_t failure_code;                        /* -enum cb_code; 0 without a failure */
+    char *failures;                               /* lines; "" without a failure */
     char *facts;                                  /* key=value lines */
     struct sample *samples;
     uint32_t sample_count;

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define MIB_BYTES 1048576.0
-/* A rank that is slower by less needs no reason: "+0.0 %" is what people see. */
+/* A smaller slowness is not explained: it would be printed as "+0.0 %". */
 #define DISTINCT_EXCESS 0.0005
 
 /* One sample with its rank; sorted by operation, iteration, rank. */
@@ -104,7 +104,7 @@ static double over_ranks(const struct work *work, const struct group *group, enu
         double value = work->entries[i].sample->values[metric];
         if (isnan(value) && metric_is_of_suite(metric))
             continue;
-        sum += value; /* NAN spreads */
+        sum += value; /* NAN makes the result NAN */
         max = value > max ? value : max;
         count++;
     }
@@ -332,8 +332,8 @@ static double excess_of(struct work *work, enum operation op, int rank)
     return isfinite(excess) ? excess : 0;
 }
 
-/* The seconds by which `rank` was longer in a state than the ranks on average, over the iterations in which it was the
- * slowest; the state with the most. Waiting for others is what a slow rank does least, and explains nothing. */
+/* How many seconds longer than the average rank `rank` was in a state, over the iterations in which it was the slowest;
+ * returns the state with the largest excess. Waiting for others is not considered: a slow rank waits least. */
 static enum rank_state state_behind(const struct work *work, enum operation op, int rank)
 {
     double excess[STATE_COUNT] = {0};

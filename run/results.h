@@ -23,11 +23,11 @@ struct results {
     double slowest_rank_share[OP_COUNT];       /* share of iterations in which it was the slowest */
     double slowest_rank_excess
         [OP_COUNT]; /* own_s / mean of ranks - 1, median over the iterations in which it was the slowest */
-    /* Why it was: the state in which it spent most more time than the ranks did on average, over those iterations.
-     * STATE_COUNT where nothing sets it apart. */
+    /* The reason: the state in which it exceeded the ranks' average by most, over those iterations. STATE_COUNT if no
+     * state stands out. */
     enum rank_state slowest_rank_state[OP_COUNT];
     uint32_t iterations_verified, iterations_to_verify;
-    uint32_t suspected_cache, coldness_unknown; /* loads flagged so */
+    uint32_t suspected_cache, coldness_unknown; /* number of loads with that flag */
 };
 
 int results_compute(const struct record *record, struct results *results, struct cb_err *err) CB_MUST_CHECK;

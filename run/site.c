@@ -213,7 +213,7 @@ int site_set(struct site *self, const char *key, const char *value, const char *
     return rc ? cb_fail(err, rc, "%s: %s", origin, own.message) : 0;
 }
 
-/* The values of modules are separated by blanks; other keys hold a single value, commas included. */
+/* The value of modules may contain blanks; other keys hold a single value, commas included. */
 static int set_from_file(struct site *self, const struct setting *setting, struct cb_err *err)
 {
     bool blanks = strcmp(setting->key, rows[SITE_MODULES].name) == 0;

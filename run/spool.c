@@ -24,7 +24,7 @@
 #define REJECTED "rejected"
 #define TEMPORARY ".ckptbench-" /* hidden: not a ticket yet */
 
-/* By state of a ticket, then the two others. */
+/* By state of a ticket, then two further folders. */
 static const char *const folders[] = {"spool", "claimed", "done", "returned", REJECTED, CANCEL};
 
 static int join(char path[PATH_MAX], const char *pool, const char *folder, const char *name, struct cb_err *err)
@@ -158,7 +158,7 @@ static bool find_name(const char *pool_folder, enum ticket_state state, const ch
     return found;
 }
 
-/* Searches the folders from the last state to the first: a ticket that moves on meanwhile is found in the next
+/* Searches the folders from the last state to the first: a ticket that is moved meanwhile is found in the next
  * round. */
 int spool_find(const char *pool_folder, const char *run, struct ticket *ticket, struct cb_err *err)
 {
@@ -257,7 +257,7 @@ int spool_claim(const char *pool_folder, struct ticket *ticket, char *rejected, 
             rc = move(pool_folder, folders[TICKET_WAITS], folders[TICKET_CLAIMED], name, &why);
         else if (move(pool_folder, folders[TICKET_WAITS], REJECTED, name, NULL) == 0)
             snprintf(rejected, bytes, "%s", why.message);
-        /* else another process moved it, or renames fail here: the next round shows which */
+        /* if not, another process moved it, or renames fail here: the next round shows which */
     }
     free_names(names, count);
     if (rc == CB_ERR_NOT_FOUND)
@@ -332,7 +332,7 @@ int spool_abandon_claimed(const char *pool_folder, const char *note, struct cb_e
     for (int i = 0; rc == 0 && i < count; i++) {
         struct ticket ticket;
         if (ticket_read(pool_folder, TICKET_CLAIMED, names[i]->d_name, &ticket, NULL))
-            continue; /* not our file: leave it */
+            continue; /* not one of our files: left alone */
         ticket.ended_wall_ns = clock_wall_ns();
         ticket.exit_status = 1;
         snprintf(ticket.note, sizeof ticket.note, "%s", note);

@@ -3,7 +3,7 @@
  * The pool's job claims POOL/spool/NAME by renaming it to POOL/claimed; a controller withdraws it by renaming it to
  * POOL/returned. A rename has one winner, so a run starts once or not at all. Started runs move on to POOL/done,
  * malformed files to POOL/rejected. NAME is the submission time and the run's id, so names sort in order of arrival.
- * POOL/cancel/RUN asks to end a run that has started. All folders are on one file system. */
+ * POOL/cancel/RUN requests the end of a run that has started. All folders are on one file system. */
 #ifndef RUN_SPOOL_H
 #define RUN_SPOOL_H
 
@@ -29,8 +29,8 @@ struct ticket {
     char run[64];
     char run_folder[SPOOL_PATH_BYTES];
     enum ticket_state state;
-    size_t before;                           /* number of tickets ahead */
-    uint64_t put_wall_ns;                    /* into the spool */
+    size_t before;                           /* number of tickets before it */
+    uint64_t put_wall_ns;                    /* time of submission to the spool */
     uint64_t started_wall_ns, ended_wall_ns; /* 0: not yet */
     char job[64], step[32];                  /* job and step in Slurm, "4711" and "0"; "" before it starts */
     uint64_t pid;                            /* process number of its agent, on the node of the pool's job; 0 before */

@@ -15,13 +15,13 @@
 
 #include "core/clock.h"
 
-/* An agent beats several times a second; one that was silent for so long is gone. */
+/* An agent beats several times a second; after this much silence it is considered gone. */
 #define HEARTBEAT_LIMIT_NS (10 * NS_PER_S)
 
-#define LINE_MAX_BYTES 2048     /* one failure or fact; longer ones are cut */
+#define LINE_MAX_BYTES 2048     /* limit of one failure or fact; longer ones are truncated */
 #define TAIL_BYTES 64           /* reserved for the line "… and N more" of a full text */
 #define SAMPLES_PER_ITERATION 4 /* save, load, verify, delete */
-#define SAMPLES_PER_RUN 16      /* baselines, verification and removal after all timing */
+#define SAMPLES_PER_RUN 16      /* baselines, and verification and removal after all timed operations */
 #define SAMPLES_WITH_DURATION 16384
 #define MORE_PREFIX "… and "
 

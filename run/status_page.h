@@ -31,8 +31,8 @@ enum sample_flag {
 };
 
 /* One operation of one rank in one iteration. Related work outside the time of a save or load has samples of its own.
- * OP_VERIFY (verify_s, verified_bytes) is published on every rank after each load, and after all timing for
- * checkpoints that saves left in the store; SAMPLE_FAILED if bytes were wrong; none with verify=none. OP_DELETE
+ * OP_VERIFY (verify_s, verified_bytes) is published on every rank after each load, and after all timing for checkpoints
+ * that saves left in the store; SAMPLE_FAILED if bytes were wrong; there is no such sample with verify=none. OP_DELETE
  * (delete_s) is published on rank 0. The raw limit is an OP_BASELINE_WRITE and an OP_BASELINE_READ sample (op_s,
  * bytes_moved, requests). */
 struct sample {
@@ -65,7 +65,7 @@ struct status_page {
     _Atomic uint32_t failure_code;       /* -enum cb_code of the first failure, 0 for none */
     _Atomic uint32_t failure_length, facts_length;
     char failures[STATUS_PAGE_TEXT_BYTES]; /* one per line; "… and N more" at the end when full */
-    char facts[STATUS_PAGE_TEXT_BYTES];    /* "key=value" lines: what was really used */
+    char facts[STATUS_PAGE_TEXT_BYTES];    /* "key=value" lines: the settings and hardware in effect */
     double run_values[METRIC_COUNT];       /* run metrics that this rank knows; else NAN */
     struct histogram latency[OP_COUNT];    /* request latencies, excluding warm-up */
     struct histogram ttfb[OP_COUNT];       /* time to first byte of replies, if the store is a server */
@@ -92,8 +92,8 @@ void status_page_fill(struct status_page *page, uint32_t rank, uint32_t world_si
 int status_page_open(const char *path, struct status_page **page, struct cb_err *err) CB_MUST_CHECK;
 void status_page_close(struct status_page *page);
 
-/* For the rank, while it waits: 0, or CB_ERR_ABORTED where `page` says to stop now, or the agent that beat on it has
- * been silent for ten seconds. Has the form of comm_check_fn. */
+/* For the rank, while it waits: 0, or CB_ERR_ABORTED if `page` requests an immediate stop, or if its agent has been
+ * silent for ten seconds. Has the form of comm_check_fn. */
 int status_page_check(const void *page, struct cb_err *err) CB_MUST_CHECK;
 
 /* For the rank: enters an operation and a state. */
@@ -104,9 +104,9 @@ void status_page_enter_behind(struct status_page *page, enum operation op, enum 
 struct sample *status_page_begin_sample(struct status_page *page);
 void status_page_publish_sample(struct status_page *page);
 void status_page_add_failure(struct status_page *page, int code, const char *text);
-/* Takes back the failures so far: the rank has found another way. */
+/* Removes the failures so far, after the rank has recovered in another way. */
 void status_page_forgive(struct status_page *page);
 void status_page_add_fact(struct status_page *page, const char *key, const char *value);
-#define STATUS_FACT_STOPPED "stopped" /* who asked, if not the agent */
+#define STATUS_FACT_STOPPED "stopped" /* source of the stop request, if it is not the agent */
 
 #endif

@@ -11,7 +11,7 @@ static const struct workload_kind kinds[] = {
     {"wait"},
 };
 
-/* Of an experiment that another release kept in the history. */
+/* For an experiment of another release in the history. */
 static const struct workload_kind unknown = {"unknown", .has_ranks = true, .has_layout = true};
 
 const struct workload_kind *workload_kind_of(const struct experiment *experiment)

@@ -1,5 +1,5 @@
-/* The workloads: what the ranks of a run do. One row each; code asks for a property, never for a name. What a rank runs
- * for each stands in worker/worker_main.c. */
+/* The workloads: what the ranks of a run do. One row each; code asks for a property, never for a name.
+ * worker/worker_main.c has the function of each workload. */
 #ifndef RUN_WORKLOAD_KIND_H
 #define RUN_WORKLOAD_KIND_H
 
@@ -9,13 +9,13 @@
 
 struct workload_kind {
     const char *name;         /* the value of workload= */
-    bool has_ranks;           /* else it only holds its allocation, and touches no store */
-    bool has_layout;          /* a model's state is laid out over the ranks: its bytes are known before */
-    bool uses_engine;         /* saves and loads checkpoints as engine= says */
-    bool trains;              /* a model; saves and resumes as the train.* keys say */
-    bool measures_cluster;    /* the suite: nodes, links, storage, GPUs */
+    bool has_ranks;           /* if false, it only holds its allocation and uses no store */
+    bool has_layout;          /* lays out a model's state over the ranks, so its bytes are known in advance */
+    bool uses_engine;         /* saves and loads checkpoints with the engine of engine= */
+    bool trains;              /* trains a model; saves and resumes according to the train.* keys */
+    bool measures_cluster;    /* runs the suite: nodes, links, storage, GPUs */
     bool inspects_checkpoint; /* reads a whole stored checkpoint once, and writes nothing */
-    bool is_raw;              /* moves the bytes of a checkpoint without its format */
+    bool is_raw;              /* moves the bytes of a checkpoint, without its format */
 };
 
 const struct workload_kind *workload_kind_of(const struct experiment *experiment);
