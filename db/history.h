@@ -3,7 +3,7 @@
  * WAL on a local file system; on a network file system (statfs) it fails and names the alternative. Migrations are
  * numbered; a newer schema is a clear error. docs/history.md documents the schema for people who query it with their
  * own tools. One connection per thread; several processes may write (busy time-out, one transaction per ingest;
- * ingesting twice is the same as once). */
+ * ingesting again changes nothing). */
 #ifndef DB_HISTORY_H
 #define DB_HISTORY_H
 
@@ -51,7 +51,7 @@ int history_ingest(struct history *self, const char *run_folder, bool *ingested,
 
 /* What a warm pool has cost and saved so far; replaces earlier figures. */
 struct pool_cost {
-    const char *id, *pool, *mode, *note;                             /* note: why it ended, or NULL */
+    const char *id, *pool, *mode, *note;                             /* note: the reason for the end, or NULL */
     uint64_t nodes, created_wall_ns, expires_wall_ns, ended_wall_ns; /* 0: still running */
     double budget_node_hours, node_hours, job_node_hours;
     uint64_t jobs, failed_boots;
@@ -90,7 +90,7 @@ struct run_info {
     double state_share[OP_COUNT][STATE_COUNT];
     int slowest_rank[OP_COUNT];
     double slowest_rank_share[OP_COUNT], slowest_rank_excess[OP_COUNT];
-    enum rank_state slowest_rank_state[OP_COUNT]; /* as in run/results.h; STATE_COUNT where unknown */
+    enum rank_state slowest_rank_state[OP_COUNT]; /* as in run/results.h; STATE_COUNT if unknown */
     uint32_t iterations_verified, iterations_to_verify, suspected_cache, coldness_unknown;
     char **fingerprint_keys, **fingerprint_values; /* sorted by key; from the last attempt */
     size_t fingerprint_count;

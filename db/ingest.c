@@ -121,7 +121,7 @@ static int insert_ranks(struct ingest *self, const struct record *record, struct
     int rc = 0;
     for (uint32_t i = 0; i < record->rank_count && rc == 0; i++) {
         const struct record_rank *rank = &record->ranks[i];
-        /* Facts of rank 0 hold for all ranks; from the others we keep only facts about their nodes and links. */
+        /* Facts of rank 0 apply to all ranks; of the other ranks we keep only facts about their nodes and links. */
         rc = insert_facts(self, rank, rank->rank == 0 || i == 0 ? "" : "suite.", err);
         if (rc == 0 && (rank->failure_code || rank->phase != PHASE_DONE))
             rc = db_run(self->history, err, "INSERT OR REPLACE INTO failure VALUES(?,?,?,?,?,?,?,?,?)", "tiiittitt",
@@ -439,7 +439,7 @@ static int ingest_attempts(struct history *self, const char *folder, const char 
     return rc;
 }
 
-/* Waiting times of the job, from job.json: figures of the run that no rank can measure. */
+/* Waiting times of the job, from job.json: values of the run that a rank cannot measure. */
 static int insert_job_times(struct history *self, const char *folder, const char *run, struct cb_err *err)
 {
     struct job_record record;

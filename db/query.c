@@ -5,7 +5,7 @@
 #include "core/alloc.h"
 #include "db/connection.h"
 
-/* The medians that `list` shows of the run; of the first operation that has the metric. */
+/* The medians that `list` shows of a run, each from the first operation that has the metric. */
 static int read_listed(struct history *self, const char *run, double medians[METRIC_COUNT], struct cb_err *err)
 {
     int rc = 0;

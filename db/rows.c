@@ -1,4 +1,5 @@
-/* Rows of a run: how an experiment becomes columns and params, and planned.json; and the rows of warm pools. */
+/* Rows of a run: converts an experiment to columns and params, writes and reads planned.json; also the rows of warm
+ * pools. */
 #include "db/connection.h"
 
 #include <stdio.h>
