@@ -1,4 +1,4 @@
-/* What all transports share: answers, and the variables of Slurm. */
+/* Shared by all transports: results of commands, and the variables of Slurm. */
 #include "jobs/transport.h"
 
 #define ANSWER_MAX_BYTES (64u << 20)

@@ -1,9 +1,9 @@
 /* Where a cluster's commands run and its files are: on this machine, or behind a connection.
  *
- * Callers pass argument vectors and never quote; a transport that uses a shell quotes by itself. Every operation
- * limits time and output, and may fail; after CB_ERR_TIMEOUT or CB_ERR_SYSTEM it is unknown whether the remote side
- * acted. A command that ran and failed is not a failure of the transport: its exit status is in the answer. Paths are
- * absolute remote paths. One thread at a time. */
+ * Callers pass argument vectors and never quote; a transport that uses a shell quotes by itself. Every operation limits
+ * time and output, and may fail; after CB_ERR_TIMEOUT or CB_ERR_SYSTEM it is unknown whether the remote side acted. A
+ * command that ran and failed is not a failure of the transport: its exit status is in the result. Paths are absolute
+ * remote paths. One thread at a time. */
 #ifndef JOBS_TRANSPORT_H
 #define JOBS_TRANSPORT_H
 
@@ -66,9 +66,9 @@ void transport_close(struct transport *self); /* accepts NULL */
 /* The transport for this machine. */
 int transport_local_open(struct transport **self, struct cb_err *err) CB_MUST_CHECK;
 
-/* A machine behind SSH (docs/ssh.md says what is supported). One connection carries everything; if it breaks it is
- * made again, with backoff, before the next command or for the rest of a file. A command whose reply was lost is
- * never repeated: CB_ERR_SYSTEM says that its result is unknown. `destination` is [user@]host[:port] or a Host of
+/* A machine behind SSH (docs/ssh.md lists what is supported). One connection carries everything; after a break it is
+ * reopened, with backoff, before the next command or for the rest of a file. A command whose reply was lost is never
+ * repeated: CB_ERR_SYSTEM means that its result is unknown. `destination` is [user@]host[:port] or a Host of
  * ~/.ssh/config. Connects; CB_ERR_UNSUPPORTED in a build without libssh2. Strings of the settings are copied; NULL
  * means all are 0. */
 struct transport_ssh_settings {

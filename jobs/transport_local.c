@@ -32,7 +32,7 @@ static bool is_slurm_variable(const char *variable)
     return false;
 }
 
-/* An unnamed file with the command's input, so that we need not feed a pipe while reading others. */
+/* An unnamed file with the command's input, which avoids feeding a pipe while reading others. */
 static int input_file(const struct transport_command *command, int *fd, struct cb_err *err)
 {
     int file = memfd_create("input", MFD_CLOEXEC);

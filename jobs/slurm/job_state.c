@@ -31,9 +31,10 @@ void job_record_observe(struct job_record *record, const struct slurm_job *slurm
         record->allocated_s = slurm->start_s; /* Slurm overwrites it when the nodes are up */
     else if (phase != SLURM_IS_WAITING && phase != SLURM_IS_BOOTING && slurm->start_s &&
              (phase != SLURM_IS_UNSETTLED ||
-              !record->allocated_s)) /* nodes that never came up: the job did not begin */
+              !record->allocated_s)) /* nodes that never came up: the job did not start */
         record->began_s = slurm->start_s;
-    /* Slurm starts allocated nodes at once and has whole seconds: less than two of them are no boot. */
+    /* Slurm starts a job on running nodes at once, and its times are whole seconds: a delay below two seconds is not a
+     * boot. */
     if (record->began_s && !record->allocated_s && slurm->scheduled_s >= record->queued_s &&
         slurm->scheduled_s + 1 < record->began_s)
         record->allocated_s = slurm->scheduled_s;
@@ -140,7 +141,7 @@ static void judge_end(const struct job_record *record, const struct job_observat
     }
 }
 
-/* "Resources: starts about 10:40": the reason is Slurm's word, the time its estimate. */
+/* "Resources: starts about 10:40": Slurm's reason, and its estimate of the time. */
 static void judge_waiting(const struct job_observation *observation, struct job_verdict *verdict)
 {
     const struct slurm_job *slurm = observation->slurm;
@@ -195,7 +196,7 @@ static void judge_live(const struct job_record *record, const struct job_observa
     }
 }
 
-/* Slurm no longer lists the job. An agent that still makes progress is alive all the same. */
+/* Slurm no longer lists the job, but an agent that still makes progress is running. */
 static void judge_gone(const struct job_record *record, const struct job_observation *observation,
                        struct job_verdict *verdict)
 {
@@ -222,7 +223,7 @@ static void judge_gone(const struct job_record *record, const struct job_observa
             *record->slurm_state ? " (last seen as " : "", record->slurm_state, *record->slurm_state ? ")" : "");
 }
 
-/* Whether the job of an attempt that was sealed without passing returns for another one. */
+/* Whether the job of an attempt that was sealed without passing will be requeued. */
 static bool comes_back(const struct job_record *record, const struct job_observation *observation)
 {
     const struct manifest *manifest = &observation->folder->manifest;
@@ -232,7 +233,7 @@ static bool comes_back(const struct job_record *record, const struct job_observa
     case SLURM_IS_WAITING:
     case SLURM_IS_BOOTING:
         return true;
-    case SLURM_IS_RUNNING: /* a restart; without its number, one that began after the seal, if the clocks agree */
+    case SLURM_IS_RUNNING: /* a restart; if its number is unknown, a start after the seal, if the clocks agree */
         return observation->slurm->has_details ? observation->slurm->restarts >= observation->folder->attempts
                                                : observation->slurm->start_s * NS_PER_S > manifest->ended_wall_ns;
     case SLURM_IS_ENDING:

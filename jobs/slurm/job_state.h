@@ -15,8 +15,8 @@
 
 #define JUDGE_GRACE_S 15     /* for a job that may return, and for a file system that shows files late */
 #define JUDGE_SEAL_S 5       /* from a job's end until its agent's seal must be visible */
-#define JUDGE_SILENCE_S 60   /* if Slurm has forgotten the job, an agent without progress for this long is gone */
-#define JUDGE_PATIENCE_S 600 /* the same for both if accounting exists but does not respond */
+#define JUDGE_SILENCE_S 60   /* if Slurm no longer knows the job, an agent without progress for this long is gone */
+#define JUDGE_PATIENCE_S 600 /* the same for both, if accounting exists but does not respond */
 
 /* The state of the run folder. */
 struct job_folder {
@@ -31,7 +31,7 @@ struct job_folder {
 struct job_observation {
     const struct slurm_job *slurm; /* NULL: not listed, or not queried */
     bool asked;                    /* Slurm responded */
-    bool accounting_is_silent;     /* but its accounting did not, although it exists */
+    bool accounting_is_silent;     /* its accounting did not respond, although it exists */
     bool may_requeue;              /* slurm.requeue */
     uint64_t now_wall_ns;
     const struct job_folder *folder;
@@ -42,15 +42,15 @@ struct job_observation {
 struct job_verdict {
     enum job_state state;
     char note[1024];      /* for people: why it pends, which node was lost */
-    bool seal;            /* nobody else will: seal the last attempt (or a new one) with this outcome */
-    enum outcome outcome; /* with seal */
+    bool seal;            /* seal the last attempt (or a new one) with this outcome, since no agent will */
+    enum outcome outcome; /* for the seal */
 };
 
-/* `record` holds the previous state and Slurm's latest answer (call job_record_observe first). */
+/* `record` holds the previous state and Slurm's latest reply (call job_record_observe first). */
 void job_state_judge(const struct job_record *record, const struct job_observation *observation,
                      struct job_verdict *verdict);
 
-/* Copies Slurm's answer into the record: state and since when, nodes, times, queue_s and boot_s. */
+/* Copies Slurm's reply into the record: state and since when, nodes, times, queue_s and boot_s. */
 void job_record_observe(struct job_record *record, const struct slurm_job *slurm, uint64_t now_wall_ns);
 
 #endif

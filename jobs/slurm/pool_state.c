@@ -89,7 +89,7 @@ const char *pool_state_name(enum pool_state state)
 
 struct jobs_of_pool {
     size_t waiting, booting, running, ending;
-    const struct slurm_job *first; /* the job whose state says most */
+    const struct slurm_job *first; /* the job with the most informative state */
     uint64_t restarts;             /* the largest number of nodes of any job */
 };
 
@@ -124,7 +124,7 @@ static void judge_listed(const struct pool *pool, const struct pool_observation 
     else
         verdict->state = found->booting ? POOL_BOOTING : found->waiting ? POOL_PENDING : POOL_ENDING;
     if (failing) {
-        char fewer[64] = ""; /* fewer nodes are easier to get: try half of them */
+        char fewer[64] = ""; /* fewer nodes are available sooner: try half of them */
         if (pool->nodes > 1)
             snprintf(fewer, sizeof fewer, "fewer nodes (nodes=%" PRIu64 "), ", pool->nodes / 2);
         snprintf(verdict->note, sizeof verdict->note,

@@ -32,7 +32,7 @@ enum pool_state {
     POOL_PENDING,
     POOL_BOOTING,
     POOL_UP,
-    POOL_ENDING, /* requested, or its time is over */
+    POOL_ENDING, /* its end was requested, or its time is over */
     POOL_ENDED,
 };
 const char *pool_state_name(enum pool_state state);
@@ -41,14 +41,14 @@ struct pool_observation {
     const struct slurm_jobs *jobs; /* Slurm's listing */
     bool asked;                    /* Slurm responded */
     bool stopping;
-    const struct pool_end *end; /* NULL: none */
+    const struct pool_end *end; /* NULL: it has no jobs */
     struct pool_usage usage;
     uint64_t now_wall_ns;
 };
 
 struct pool_verdict {
     enum pool_state state;
-    bool give_up;   /* its nodes do not boot: end it */
+    bool give_up;   /* its nodes do not boot: give it up */
     size_t listed;  /* its jobs in the queue or running */
     char job[64];   /* one of its jobs, preferably a running one; "" if none */
     char note[600]; /* for people */

@@ -21,7 +21,7 @@ static uint64_t modified_wall_ns(const char *folder, const char *name)
     return (uint64_t)facts.st_mtim.tv_sec * NS_PER_S + (uint64_t)facts.st_mtim.tv_nsec;
 }
 
-/* Modification time of the newest file that a living agent updates. */
+/* Modification time of the newest file that a running agent updates. */
 static uint64_t last_sign_wall_ns(const char *attempt)
 {
     static const char *const names[] = {".", "progress.json", "records", "logs", "logs/ranks.log"};
@@ -39,7 +39,7 @@ int job_folder_look(const char *run_folder, struct job_folder *folder, struct cb
     struct job_folder found = {0};
     int rc = run_folder_last_attempt(run_folder, &found.attempts, err);
     if (rc == CB_ERR_NOT_FOUND && access(run_folder, F_OK) == 0)
-        rc = 0; /* somebody deleted single attempts */
+        rc = 0; /* a user deleted single attempts */
     if (rc == 0 && found.attempts > 0) {
         rc = path_format(path, sizeof path, err, "%s/attempts/%u", run_folder, found.attempts);
         if (rc == 0) {
@@ -102,7 +102,7 @@ int job_folder_seal(const char *run_folder, const char *run, const struct job_fo
     int rc = 0;
     if (number == 0 || folder->sealed) {
         rc = run_folder_join(parent, run_folder, "attempts", err);
-        if (rc == 0 && mkdir(parent, 0755) < 0 && errno != EEXIST) /* somebody may have deleted all of them */
+        if (rc == 0 && mkdir(parent, 0755) < 0 && errno != EEXIST) /* a user may have deleted all of them */
             rc = cb_fail_errno(err, errno, "creating the folder %s", parent);
         if (rc == 0)
             rc = run_folder_new_attempt(run_folder, &number, &path, err);

@@ -1,7 +1,7 @@
-/* Slurm's states, and its answers as values. Pure: no process is started here.
+/* Slurm's states, and its output as values. Pure: no process is started here.
  *
  * We query text in the formats below, never JSON, whose structure changes between versions. Times are seconds since
- * 1970 (SLURM_TIME_FORMAT=%s). Parsers accept any bytes; malformed lines (other people's job names may contain
+ * 1970 (SLURM_TIME_FORMAT=%s). Parsers accept any bytes; malformed lines (job names of other users may contain
  * anything) are skipped and counted. */
 #ifndef JOBS_SLURM_SLURM_H
 #define JOBS_SLURM_SLURM_H
@@ -102,7 +102,7 @@ int slurm_parse_submitted(const char *text, size_t len, char id[64], char cluste
                           struct cb_err *err) CB_MUST_CHECK;
 
 /* Turns names, one per line and possibly repeated (a node is in several partitions), into "n1,n2" without duplicates.
- * What does not fit into `bytes` is dropped. */
+ * Names that do not fit into `bytes` are dropped. */
 void slurm_parse_names(const char *text, size_t len, char *names, size_t bytes);
 
 /* A number of scontrol show config ("SuspendTime = 60 sec") or show partition ("SuspendTime=600"); false for INFINITE,

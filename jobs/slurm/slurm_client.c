@@ -99,7 +99,7 @@ int slurm_look_back(struct slurm_client *self, const char *ids, struct slurm_job
     int rc = run(self, argv, NULL, COMMAND_NS, &answer, err);
     if (rc == CB_ERR_NOT_FOUND || (rc == 0 && answer.exit_status != 0 && /* "Slurm accounting storage is disabled" */
                                    (strstr(answer.errors.data, "disabled") || strstr(answer.out.data, "disabled")))) {
-        self->without_accounting = true; /* squeue's answer is all there is */
+        self->without_accounting = true; /* squeue's reply is complete then */
         rc = 0;
     } else if (rc == 0 && answer.exit_status != 0) {
         rc = fail_with_answer(&answer, "Slurm's accounting does not answer: sacct", err);
@@ -166,7 +166,7 @@ static const char *without_prefix(const char *line)
     return line;
 }
 
-/* What became of a submission by `program`, whose output starts with the job's number unless `id` is NULL. */
+/* Determines the result of a submission by `program`, whose output starts with the job's number unless `id` is NULL. */
 static int judge_submission(const struct transport_answer *said, const char *program, char id[64], char cluster[64],
                             enum submit_answer *answer, struct cb_err *err)
 {
@@ -179,7 +179,7 @@ static int judge_submission(const struct transport_answer *said, const char *pro
     *answer = is_uncertain(said) ? SUBMIT_UNCERTAIN : SUBMIT_REFUSED;
     transport_answer_last_line(said, line, sizeof line);
     int code = *answer == SUBMIT_UNCERTAIN                      ? CB_ERR_TIMEOUT
-               : strstr(said->errors.data, "(connect failure)") ? CB_ERR_SYSTEM /* not because of the job itself */
+               : strstr(said->errors.data, "(connect failure)") ? CB_ERR_SYSTEM /* Slurm has failed, not the job */
                                                                 : CB_ERR_USAGE;
     return cb_fail(err, code, "%s: %s", program, without_prefix(line));
 }

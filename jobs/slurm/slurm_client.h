@@ -14,7 +14,7 @@
 
 struct slurm_client {
     struct transport *transport; /* borrowed */
-    bool without_accounting;     /* sacct said that there is no accounting */
+    bool without_accounting;     /* sacct reported that there is no accounting */
 };
 
 /* CB_ERR_SYSTEM if no controller responds, CB_ERR_NOT_FOUND if there is no Slurm at all. */
@@ -33,14 +33,14 @@ int slurm_look_back(struct slurm_client *self, const char *ids, struct slurm_job
 /* How many tasks an array may have: MaxArraySize; 0 if arrays are disabled. */
 int slurm_most_array_tasks(struct slurm_client *self, size_t *most, struct cb_err *err) CB_MUST_CHECK;
 
-/* Which of `nodes` ("n[1-4]") are down, separated by commas; "" if none is. */
+/* Which of `nodes` ("n[1-4]") are down, separated by commas; "" if all are up. */
 int slurm_down_nodes(struct slurm_client *self, const char *nodes, char *names, size_t bytes,
                      struct cb_err *err) CB_MUST_CHECK;
 
 enum submit_answer {
     SUBMIT_ACCEPTED,
-    SUBMIT_REFUSED,  /* not submitted, or rejected: `err` says why */
-    SUBMIT_UNCERTAIN /* no reply: it may have been accepted all the same. Never submit again without checking */
+    SUBMIT_REFUSED,  /* not submitted, or rejected: `err` has the reason */
+    SUBMIT_UNCERTAIN /* no reply: it may have been accepted. Never submit again without checking */
 };
 /* Runs sbatch with the script on its stdin. With `test_only` nothing is queued, and ACCEPTED means that it could be.
  * Fails only through *answer. */

@@ -13,7 +13,7 @@
 #include "core/path.h"
 
 #define BLOCK_BYTES 512
-#define DEPTH_MAX 16 /* depth of nested folders, as for copies file by file */
+#define DEPTH_MAX 16 /* limit of nested folders, as when copying file by file */
 #define PAX_NUMBER_MAX 20
 
 /* Offsets and sizes of the header's members. */

@@ -18,12 +18,12 @@ struct ssh_agent_key {
 };
 
 struct ssh_agent {
-    int socket; /* -1: none */
+    int socket; /* -1: not connected */
     struct ssh_agent_key keys[SSH_AGENT_KEYS_MAX];
     size_t count;
 };
 
-/* `path` is its socket. CB_ERR_NOT_FOUND if nobody listens there. */
+/* `path` is its socket. CB_ERR_NOT_FOUND if no process listens on it. */
 int ssh_agent_open(struct ssh_agent *self, const char *path, uint64_t timeout_ns, struct cb_err *err) CB_MUST_CHECK;
 void ssh_agent_close(struct ssh_agent *self);
 

@@ -1,9 +1,9 @@
 /* Encodes a command for a remote shell, and decodes that shell's output.
  *
- * We know neither the login shell nor what its profile prints. So that shell reads only one line of ours, without any
- * word of a user: it starts /bin/sh, which reads a script of known length from stdin and evaluates it. The script is
- * one compound command, so a truncated one runs nothing. The rest of stdin is the command's input. Both outputs are
- * enclosed by lines with a random mark; everything outside the marks is noise and dropped. Pure. */
+ * We know neither the login shell nor what its profile prints. Therefore that shell reads only one line of ours,
+ * without any word of a user: it starts /bin/sh, which reads a script of known length from stdin and evaluates it. The
+ * script is one compound command, so a truncated one runs nothing. The rest of stdin is the command's input. Both
+ * outputs are enclosed by lines with a random mark; everything outside the marks is noise and dropped. Pure. */
 #ifndef JOBS_SSH_SSH_COMMAND_H
 #define JOBS_SSH_SSH_COMMAND_H
 

@@ -43,13 +43,13 @@ struct ssh_host {
     struct ssh_list user_known_hosts, global_known_hosts;
     int identities_only;                       /* -1 while not set */
     char identity_agent[SSH_PLACE_BYTES];      /* a socket, "none", or "" for SSH_AUTH_SOCK */
-    char proxy_jump[1024];                     /* "" if none */
+    char proxy_jump[1024];                     /* "" if there is none */
     char proxy_command_place[SSH_PLACE_BYTES]; /* FILE:LINE of the effective ProxyCommand; "" if none */
     char skipped_match_place[SSH_PLACE_BYTES]; /* FILE:LINE of the first Match section that was skipped */
     int64_t connect_timeout_s, alive_interval_s, alive_count; /* -1 while not set */
 };
 
-/* The machines from here to the destination, which is last. */
+/* The machines from here to the destination, which is the last one. */
 struct ssh_route {
     struct ssh_host hops[SSH_HOPS_MAX];
     size_t count;

@@ -51,7 +51,7 @@ static int status_errno(unsigned long status)
 }
 
 /* Call after a failure: `waiting_failed` is the result of SSH_AWAIT. If the server replied, the connection is kept and
- * the reply is the error. Otherwise the connection is closed, which is how callers distinguish the two. */
+ * the reply is the error. Otherwise the connection is closed; callers check that to distinguish the two. */
 static int sftp_fail(struct ssh_link *link, int waiting_failed, const char *doing, const char *path, struct cb_err *err)
 {
     LIBSSH2_SESSION *handle = ssh_session_handle(link->session);
@@ -84,13 +84,13 @@ static int start_sftp(struct ssh_link *link, struct cb_err *err)
     return err ? cb_context(err, "%s", link->base.name) : rc;
 }
 
-/* Breaks of the connection during a piece of work. */
+/* Counts how often the connection broke during a transfer. */
 struct breaks {
     unsigned count;
-    uint64_t done; /* progress at the last one, which starts the count again */
+    uint64_t done; /* progress at the last break; further progress restarts the count */
 };
 
-/* Whether work that came to `rc` is worth another try: its connection broke, and not too often in one place. */
+/* Whether to try again after result `rc`: only if the connection broke, and not too often without progress. */
 static bool try_again(const struct ssh_link *link, int rc, struct breaks *breaks, uint64_t done)
 {
     if (rc == 0 || link->session || (rc != CB_ERR_SYSTEM && rc != CB_ERR_TIMEOUT))
@@ -114,7 +114,7 @@ static int sftp_open(struct ssh_link *link, const char *path, unsigned long flag
     return sftp_fail(link, failed, "opening", path, err);
 }
 
-/* Returns `rc`, or else what came of closing. If the connection is closed, the handle is already freed. */
+/* Returns `rc` or, if that is 0, the result of closing. If the connection is closed, the handle is already freed. */
 static int sftp_close(struct ssh_link *link, LIBSSH2_SFTP_HANDLE *handle, const char *path, int rc, struct cb_err *err)
 {
     int answer, failed;
@@ -185,7 +185,7 @@ static int make_parents(struct ssh_link *link, const char *path, struct cb_err *
     if (path_format(parent, sizeof parent, err, "%.*s", (int)whole, path))
         return CB_ERR_USAGE;
     int rc;
-    while ((rc = make_one(link, parent, err)) == CB_ERR_NOT_FOUND) { /* up to the first existing folder */
+    while ((rc = make_one(link, parent, err)) == CB_ERR_NOT_FOUND) { /* up to the first folder that exists */
         char *cut = strrchr(parent, '/');
         if (!cut || cut == parent)
             return rc;
@@ -198,17 +198,17 @@ static int make_parents(struct ssh_link *link, const char *path, struct cb_err *
     return rc;
 }
 
-/* One file on its way, which a new connection resumes. */
+/* One file in transfer, which a new connection resumes. */
 struct transfer {
     const char *remote, *local;
-    char temporary[PATH_MAX]; /* beside the target */
+    char temporary[PATH_MAX]; /* temporary name next to the target */
     int fd;                   /* of the local file */
     char *chunk;
     uint64_t bytes, done;
     unsigned long modified_s; /* of a remote file that is read */
     mode_t mode;
     bool begun;    /* the remote file has been opened */
-    bool is_whole; /* the temporary file only needs its name */
+    bool is_whole; /* complete except for renaming the temporary file */
 };
 
 /* On a full file system OpenSSH reports just a failure; statvfs tells the reason. */
@@ -249,7 +249,7 @@ static int write_rest(struct ssh_link *link, struct transfer *self, LIBSSH2_SFTP
         }
     }
     SSH_AWAIT(link->session, sftp_deadline(link), answer, libssh2_sftp_fsync(handle), failed, err);
-    (void)answer; /* a server without fsync has done what it can */
+    (void)answer; /* a server without fsync cannot do more */
     return failed ? sftp_fail(link, failed, "writing", self->temporary, err) : 0;
 }
 
@@ -340,7 +340,7 @@ int ssh_files_put(struct transport *transport, const char *local, const char *re
             rc = put_once(link, &work, err);
         while (try_again(link, rc, &breaks, work.done));
     }
-    if (rc && work.begun && link->session && link->sftp) { /* what cannot be removed stays */
+    if (rc && work.begun && link->session && link->sftp) { /* files that cannot be removed are left */
         int answer, failed;
         SSH_AWAIT(link->session, sftp_deadline(link), answer,
                   libssh2_sftp_unlink_ex(link->sftp, work.temporary, (unsigned)strlen(work.temporary)), failed, NULL);

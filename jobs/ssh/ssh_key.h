@@ -1,5 +1,5 @@
-/* What a key file reveals without its passphrase: its kind, whether it has a passphrase, its public part. Reads files
- * of the user; keeps no secret. */
+/* What a key file reveals without its passphrase: the kind of the key, whether it has a passphrase, its public part.
+ * Reads files of the user; keeps no secret. */
 #ifndef JOBS_SSH_SSH_KEY_H
 #define JOBS_SSH_SSH_KEY_H
 
@@ -23,7 +23,7 @@ struct ssh_key {
 int ssh_key_parse(struct ssh_key *self, const char *text, size_t len, const char *name,
                   struct cb_err *err) CB_MUST_CHECK;
 
-/* A private key's file; if it does not show its public part, that is read from PATH.pub. */
+/* Reads a private key's file; if it does not contain the public part, reads that from PATH.pub. */
 int ssh_key_read(struct ssh_key *self, const char *path, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -1,4 +1,4 @@
-/* Connects again after a break, and runs commands, one channel each. jobs/ssh/ssh_command.c encodes them. */
+/* Reconnects after a break, and runs commands, one channel each. jobs/ssh/ssh_command.c encodes them. */
 #ifdef HAVE_SSH2
 
 #include "jobs/ssh/ssh_link.h"
@@ -62,7 +62,7 @@ static bool may_have_run(const struct run *self)
     return self->sent >= self->script.len;
 }
 
-/* Finished channels are freed when the other side has confirmed, so that nobody waits a round trip for that. */
+/* Finished channels are freed when the other side has confirmed, which avoids waiting for a round trip. */
 static void forget_closed(struct ssh_link *link)
 {
     size_t kept = 0;
@@ -82,7 +82,7 @@ static void close_channel(struct run *self)
     if (!ssh_is_sending(ssh_session_handle(link->session)))
         forget_closed(link);
     if (link->closing_count == SSH_CLOSING_MAX || ssh_is_sending(ssh_session_handle(link->session)))
-        ssh_link_drop(link); /* it misbehaves: the next command gets a new connection */
+        ssh_link_drop(link); /* a misbehaving channel: the next command gets a new connection */
 }
 
 static int broke(struct run *self, int rc, struct cb_err *err)
@@ -132,7 +132,7 @@ static size_t next_piece(const struct run *self, const char **bytes)
     return left < CHUNK_BYTES ? left : CHUNK_BYTES;
 }
 
-/* 1: something was sent; 0: would block; negative: an error of libssh2. */
+/* 1: bytes were sent; 0: would block; negative: an error of libssh2. */
 static int feed(struct run *self)
 {
     const char *bytes;
@@ -207,7 +207,7 @@ static int exchange(struct run *self, struct cb_err *err)
     }
 }
 
-/* Kills what is left of the remote command: its process group, with a command of its own. */
+/* Kills the remaining processes of the remote command: its process group, with another command. */
 static bool end_group(struct run *self)
 {
     char line[128];

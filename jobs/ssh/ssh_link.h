@@ -1,4 +1,4 @@
-/* The transport over SSH: its one connection, made again when it broke, and the commands that run over it. */
+/* The transport over SSH: its one connection, which is reopened after a break, and the commands that run over it. */
 #ifndef JOBS_SSH_SSH_LINK_H
 #define JOBS_SSH_SSH_LINK_H
 
@@ -18,7 +18,7 @@ struct ssh_link {
     struct ssh_route route;
     struct ssh_session *session;               /* NULL while disconnected */
     LIBSSH2_SFTP *sftp;                        /* of this session; NULL until needed */
-    LIBSSH2_CHANNEL *closing[SSH_CLOSING_MAX]; /* done, but the other side has not confirmed */
+    LIBSSH2_CHANNEL *closing[SSH_CLOSING_MAX]; /* finished channels that the other side has not confirmed */
     size_t closing_count;
     uint64_t connect_timeout_ns;
     char *path, *login_path; /* owned; prepended to PATH for commands; may be NULL */

@@ -1,5 +1,5 @@
-/* Checks host keys and presents the user's keys. Never prompts: if a person has to act (an unknown host, a
- * passphrase), it fails with a message that says how. */
+/* Checks host keys and presents the user's keys. Never prompts: if a person must act (unknown host, passphrase), it
+ * fails and the message explains how. */
 #ifdef HAVE_SSH2
 
 #include "jobs/ssh/ssh_login.h"
@@ -109,7 +109,8 @@ int ssh_login_prefer_known(LIBSSH2_SESSION *handle, const struct ssh_host *host,
     int rc = judge(&verdict, host, NULL, 0, err);
     if (rc)
         return rc;
-    /* Only kinds that the library has: libssh2 1.10 removes others from the list by an overlapping memcpy. */
+    /* Requests only kinds that the library supports: libssh2 1.10 removes others from the list by an overlapping
+     * memcpy. */
     int count = libssh2_session_supported_algs(handle, LIBSSH2_METHOD_HOSTKEY, &supported);
     for (int known = 1; count > 0 && known >= 0; known--)
         for (size_t i = 0; i < sizeof order / sizeof *order; i++)
@@ -345,7 +346,7 @@ static int try_agent(struct login *self, const char *const *paths, size_t count,
         note(self, "%s", agent_err.message);
         return 0;
     }
-    for (int rsa = 0; rc == 0 && rsa < 2; rsa++) /* keys that may not work go last, since servers limit attempts */
+    for (int rsa = 0; rc == 0 && rsa < 2; rsa++) /* keys that may not work go last, since servers limit the attempts */
         for (size_t i = 0; rc == 0 && i < self->agent.count; i++) {
             const struct ssh_agent_key *key = &self->agent.keys[i];
             bool is_rsa = ssh_key_kind_of_blob(key->blob, key->bytes) == SSH_KEY_RSA;
@@ -390,7 +391,7 @@ int ssh_login_authenticate(struct ssh_session *session, const struct ssh_host *h
                            struct cb_err *err)
 {
     const char *paths[SSH_LIST_MAX], *methods = NULL;
-    struct login *login = calloc(1, sizeof *login); /* large */
+    struct login *login = calloc(1, sizeof *login); /* large, so not on the stack */
     if (!login)
         return alloc_fail(err, "to log in to %s", host->alias);
     login->session = session;

@@ -33,7 +33,7 @@ struct ssh_session {
     bool in_use;       /* authenticated: send keepalives */
     uint64_t alive_ns; /* interval of keepalives; 0 for none */
     uint64_t next_alive_ns;
-    uint64_t silence_ns;          /* how long the other side may be silent when it must reply at once */
+    uint64_t silence_ns;          /* how long the other side may take for an immediate reply */
     uint64_t heard_ns, waited_ns; /* when the other side last sent something; when we last checked */
 };
 

@@ -1,4 +1,4 @@
-/* Waits on a session, and keeps it alive meanwhile. */
+/* Waits on a session, and sends keepalives meanwhile. */
 #ifdef HAVE_SSH2
 
 #include <errno.h>
@@ -41,8 +41,8 @@ static void keep_alive(struct ssh_session *self, uint64_t now_ns)
     self->next_alive_ns = now_ns + self->alive_ns;
 }
 
-/* Keepalives request a reply: a peer that sends neither a reply nor anything else is gone. If we have not checked for
- * a while, its data may still be in the socket. */
+/* Keepalives request a reply: a peer that sends nothing at all is gone. If we have not checked for a while, its data
+ * may still be in the socket. */
 static bool is_silent(struct ssh_session *self, uint64_t now_ns)
 {
     if (now_ns - self->waited_ns > 2 * LONGEST_POLL_NS)
