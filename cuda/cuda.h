@@ -6,7 +6,7 @@
 
 #include "engine/device_plugin.h"
 
-#define CUDA_EVENTS 1024 /* of a stream, that may be pending */
+#define CUDA_EVENTS 1024 /* limit of a stream's events that are pending */
 
 /* A stream and the events recorded on it: event n is events[n % CUDA_EVENTS]. */
 struct cuda_lane {
@@ -27,8 +27,8 @@ struct cuda_device {
 /* Device `index` with its stream and events. */
 int cuda_device_open(uint32_t index, struct device **device, struct cb_err *err) CB_MUST_CHECK;
 
-/* 0 if a call succeeded; else sets the error and clears CUDA's, unless the device is lost. `doing` names the
- * attempt. */
+/* 0 if a call succeeded; else sets the error and clears CUDA's, unless the device is lost. `doing` describes the
+ * operation for the message. */
 int cuda_check(cudaError_t code, struct cb_err *err, const char *doing) CB_MUST_CHECK;
 /* Makes the device current for this thread's calls. */
 int cuda_use(const struct cuda_device *self, struct cb_err *err) CB_MUST_CHECK;
@@ -62,11 +62,12 @@ void cuda_products_free(struct cuda_products *self);
 int cuda_products_queue(struct cuda_products *self, const struct device_product *product,
                         struct cb_err *err) CB_MUST_CHECK;
 
-/* Seconds of what `queue` queues, by events of the device's stream: the median of CUDA_ROUNDS rounds after `warmups`. */
+/* Seconds that the work queued by `queue` takes, by events of the device's stream: the median of CUDA_ROUNDS rounds
+ * after `warmups`. */
 #define CUDA_ROUNDS 9
 int cuda_time(const struct cuda_device *self, int (*queue)(const void *context, struct cb_err *err),
               const void *context, unsigned warmups, double *seconds, struct cb_err *err) CB_MUST_CHECK;
-/* The median of `count` values, which get sorted. */
+/* The median of `count` values; sorts them. */
 double cuda_median(double *values, size_t count);
 
 #endif

@@ -26,7 +26,7 @@ int cuda_check(cudaError_t code, struct cb_err *err, const char *doing)
 {
     if (code == cudaSuccess)
         return 0;
-    (void)cudaGetLastError(); /* else the next launch would report it again */
+    (void)cudaGetLastError(); /* otherwise the next launch would report it again */
     return cb_fail(err, code == cudaErrorMemoryAllocation ? CB_ERR_MEMORY : CB_ERR_SYSTEM, "%s: %s (%s)", doing,
                    cudaGetErrorString(code), cudaGetErrorName(code));
 }
@@ -156,7 +156,7 @@ int cuda_lane_poll(struct cuda_lane *self, uint64_t event, bool *done, struct cb
         return 0;
     cudaError_t code = cudaEventQuery(self->events[event % CUDA_EVENTS]);
     if (code == cudaErrorNotReady) {
-        (void)cudaGetLastError(); /* not an error, and not one that a later launch should report */
+        (void)cudaGetLastError(); /* not an error, so a later launch must not report it */
         return 0;
     }
     int rc = cuda_check(code, err, "what was queued on the GPU");

@@ -1,5 +1,5 @@
-/* The arithmetic of training on the device's stream: what its kernels (cuda/train_kernels.cu, in C++) and cuda/cuda_math.c
- * share. */
+/* The arithmetic of training on the device's stream: shared by its kernels (cuda/train_kernels.cu, in C++) and
+ * cuda/cuda_math.c. */
 #ifndef CUDA_CUDA_MATH_H
 #define CUDA_CUDA_MATH_H
 
@@ -21,12 +21,12 @@ struct cuda_math {
     struct cb_err failure;
 };
 
-extern const struct device_math_ops cuda_math_ops; /* in cuda/train_kernels.cu; of these, cuda/cuda_math.c has three: */
+extern const struct device_math_ops cuda_math_ops; /* in cuda/train_kernels.cu, except three in cuda/cuda_math.c: */
 void cuda_math_product(struct device_math *math, const struct device_product *product);
 int cuda_math_check(struct device_math *math, struct cb_err *err);
 void cuda_math_close(struct device_math *math);
 
-/* Whether anything may still be queued. */
+/* Whether further operations may be queued. */
 bool cuda_math_is_well(struct cuda_math *self);
 /* Keeps the failure of launches; `code` is a cudaError_t. */
 void cuda_math_keep(struct cuda_math *self, int code, const char *doing);

@@ -30,7 +30,7 @@ struct arrays {
     struct cuda_device *device;
     double *a, *b, *c;
     uint64_t count;
-    bool is_triad; /* else a copy */
+    bool is_triad; /* if not, a plain copy */
 };
 
 static int make_arrays(struct arrays *self, struct cb_err *err)
@@ -151,7 +151,7 @@ static int fill_source(const struct crossing *self, struct cb_err *err)
     back.to_host = true;
     if (!rc && !self->to_host)
         rc = cross_once(&back, &unused, err);
-    if (!rc && !self->to_host) /* the copy back must really overwrite it */
+    if (!rc && !self->to_host) /* the copy back must really overwrite this */
         rc = cuda_check(cudaMemsetAsync(self->own, 0xEE, self->bytes, self->device->work.stream), err, "overwriting");
     return rc ? rc : cuda_synchronize(self->device, err);
 }
