@@ -1,11 +1,12 @@
-/* Causal attention of one block. On the host for one head at a time: blocks of queries against the keys that the last query
- * of the block sees. On a device for all heads of as many samples as fit its memory for weights, with all keys, including
- * masked ones. */
+/* Causal attention of one block.
+ *
+ * On the host, one head at a time: blocks of queries against the keys that the last query of the block sees. On a
+ * device, all heads of as many samples as its memory for weights can hold, with all keys, including masked ones. */
 #include <math.h>
 
 #include "train/train_model_internal.h"
 
-/* Matrices [sequence][size] from one head of one sample on, embedded in wider rows. */
+/* Matrices [sequence][size] of one head of one sample, embedded in wider rows. */
 struct heads {
     const float *q, *k, *v, *dout;
     float *dq, *dk, *dv; /* these and dout: NULL in forward */

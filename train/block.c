@@ -1,4 +1,4 @@
-/* One transformer block, forward and backward: the order of its products and which buffers share memory. */
+/* One transformer block, forward and backward: the order of its products, and which buffers share memory. */
 #include "train/train_model_internal.h"
 
 static struct block block_at(const struct train_model *self, uint32_t layer, const float *flat, float *gradients)
@@ -27,7 +27,7 @@ static struct block block_at(const struct train_model *self, uint32_t layer, con
     };
 }
 
-/* out = base + dropout(in weight + bias); without dropout in one product. */
+/* out = base + dropout(in weight + bias); a single product if there is no dropout. */
 static void project(const struct train_model *model, struct device_math *math, const struct block *block,
                     const float *in, uint64_t in_width, uint64_t weight, uint64_t bias, unsigned place,
                     const float *base, float *out)
@@ -67,7 +67,7 @@ void block_forward(struct train_model *self, struct device_math *math, uint32_t 
 
 /* Backward. The gradient of the residual stream stays in place: each branch adds to it. */
 
-/* The gradient after a branch's dropout; without dropout that of the stream itself. */
+/* The gradient after a branch's dropout; without dropout it is the gradient of the stream itself. */
 static const float *behind_dropout(const struct train_model *model, struct device_math *math, const struct block *block,
                                    unsigned place)
 {

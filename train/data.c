@@ -19,11 +19,11 @@
 #define MAGIC_GPT2 20240520u
 #define MAGIC_LLAMA3 20240801u
 #define VERSION_GPT2 1u
-#define BYTES_VOCABULARY 257u            /* and one for the end of the text */
-#define CHUNK 8192                       /* tokens at a time */
+#define BYTES_VOCABULARY 257u            /* 256 bytes and the end-of-text token */
+#define CHUNK 8192                       /* number of tokens checked in one read */
 #define LONGEST_TEXT (UINT64_C(8) << 30) /* largest text to encode in memory */
 
-#define MOST_STATES 1024 /* fewer than a large vocabulary, so that a short run sees each state often */
+#define MOST_STATES 1024 /* fewer states than a large vocabulary, so that a short run sees each state often */
 #define MOST_BRANCHES 8
 #define ROUNDS 4
 
@@ -52,7 +52,7 @@ struct train_data {
     bool is_markov;
     struct markov markov;
     struct token_row row;
-    uint64_t training, validation; /* windows; those for validation are the last */
+    uint64_t training, validation; /* number of windows; the last ones are for validation */
     char about[512];
 };
 
@@ -238,7 +238,7 @@ static int token_row_open(struct token_row *self, const struct train_data_setup 
     return given(setup->vocab_json) ? open_pairs(self, setup, bytes, err) : open_bytes(self, setup, bytes, err);
 }
 
-/* --- a Markov chain: each token depends only on the one before, so a model can learn it --- */
+/* --- a Markov chain: each token depends only on the previous one, so a model can learn it --- */
 
 static void markov_init(struct markov *self, uint32_t vocabulary, uint64_t seed)
 {

@@ -22,7 +22,7 @@ struct train_data_setup {
     const char *source;     /* "markov" or the path of a file */
     const char *vocab_json; /* GPT-2's vocabulary files, both or neither (NULL or ""); for text files */
     const char *merges;
-    uint32_t vocabulary;     /* the model's: larger tokens are an error. Also limits the states of the Markov chain */
+    uint32_t vocabulary;     /* of the model: larger tokens are an error. Also limits the states of the Markov chain */
     uint32_t sequence;       /* tokens per sample */
     double validation_share; /* share of a file's windows, 0 <= share < 1; if above 0, at least one window */
     uint64_t seed;           /* of the order of windows, and of the Markov chain */

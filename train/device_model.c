@@ -33,7 +33,7 @@ void device_model_take_memory(struct train_model *model, struct arena *arena)
         self->input = arena_take(arena, rows_of(setup) * setup->shape.width, sizeof(float));
         return;
     }
-    /* Attention weights of one sample, and of how many there is room for. */
+    /* Attention weights of one sample, and the number of samples that fit. */
     uint64_t values = (uint64_t)setup->shape.heads * setup->sequence * model->gpt2.scores_stride;
     uint64_t fit = DEVICE_SCORES_BYTES / (2 * (values + 1) * sizeof(float));
     self->samples_at_once = fit < 1 ? 1 : fit < setup->batch ? fit : setup->batch;

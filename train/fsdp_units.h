@@ -16,13 +16,13 @@ struct fsdp_unit {
     uint64_t elements; /* without padding */
     uint64_t share;    /* per rank that shards it, including padding */
     uint64_t begin;    /* offset of the share among the shares of all wraps */
-    bool root;         /* has the unit of the first and the last stage: stays gathered between them */
+    bool root;         /* has the unit of the first and the last stage: stays gathered from one to the other */
 };
 
 /* Consecutive stages that use the same wrap. */
 struct visit {
     size_t wrap, first_stage, stage_count; /* in execution order: in backward from first_stage downwards */
-    bool backward, last;                   /* last: no later visit adds to the wrap's gradients */
+    bool backward, last;                   /* the last visit that adds to the wrap's gradients */
 };
 
 struct fsdp_units {
@@ -37,7 +37,7 @@ struct fsdp_units {
     size_t visit_count, forward_count; /* number of forward visits, which come first */
 };
 
-/* `units` sizes in order; `stage_unit` says which unit each stage uses, or NULL to plan wraps without visits. */
+/* `units` sizes in order; `stage_unit` contains the unit of each stage, or is NULL to plan wraps without visits. */
 int fsdp_units_init(struct fsdp_units *self, const struct training *training, const uint64_t *units, size_t unit_count,
                     const size_t *stage_unit, size_t stage_count, struct cb_err *err) CB_MUST_CHECK;
 void fsdp_units_release(struct fsdp_units *self);

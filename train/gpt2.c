@@ -1,5 +1,5 @@
-/* The first and the last stage of the transformer, embeddings and the tied head with its loss, and its memory. train/block.c
- * has the blocks. */
+/* The first and the last stage of the transformer (embeddings; the tied head with its loss) and its memory.
+ * train/block.c has the blocks. */
 #include "train/train_model_internal.h"
 
 static uint64_t round_up(uint64_t value, uint64_t multiple)
@@ -29,7 +29,7 @@ void gpt2_take_memory(struct train_model *self, struct arena *arena)
         memory->dropped = arena_take(arena, narrow, sizeof(float));
     memory->normal = arena_take(arena, narrow, sizeof(float));
     memory->narrow = arena_take(arena, narrow, sizeof(float));
-    /* Logits are needed between the blocks' forward and backward, when the two wide buffers are free. */
+    /* Logits are needed only between the forward and backward of the blocks, when the two wide buffers are free. */
     uint64_t logits = rows * memory->logits_stride, wide = 4 * narrow;
     memory->wide = arena_take(arena, logits > 2 * wide ? logits : 2 * wide, sizeof(float));
     memory->hidden_slope = memory->wide ? memory->wide + wide : NULL;

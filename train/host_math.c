@@ -62,7 +62,7 @@ static void host_layer_norm_again(struct device_math *math, const float *x, cons
     kernel_layer_norm_again(x + at, weight, bias, mean + first, scale + first, count, width, out + at);
 }
 
-/* Each thread adds up its rows, then its columns of all threads' sums. */
+/* Each thread sums its rows, then its columns over all threads' sums. */
 static void host_layer_norm_backward(struct device_math *math, const float *x, const float *weight, const float *mean,
                                      const float *scale, const float *dout, uint64_t rows, uint64_t width, float *dx,
                                      float *dweight, float *dbias)
@@ -175,7 +175,7 @@ static void host_dropout(struct device_math *math, const struct device_dropout *
     uint64_t end = cast(math)->end;
     (void)rows;
     assert(stride == width);
-    for (uint64_t row = cast(math)->first, stop; row < end; row = stop) { /* one sample after the other */
+    for (uint64_t row = cast(math)->first, stop; row < end; row = stop) { /* one sample after another */
         uint64_t sample = row / dropout->sample_rows, next = (sample + 1) * dropout->sample_rows;
         struct dropout site = dropout_site(dropout, sample);
         stop = next < end ? next : end;

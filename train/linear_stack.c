@@ -1,4 +1,4 @@
-/* Layers y = x W' + b in a row; the loss is the mean of the last output. */
+/* A stack of layers y = x W' + b; the loss is the mean of the last output. */
 #include "train/train_model_internal.h"
 
 void linear_take_memory(struct train_model *self, struct arena *arena)

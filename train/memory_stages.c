@@ -54,7 +54,7 @@ static void write_stage(const struct memory_stages *self, enum memory_stage stag
 {
     struct json_writer json;
     struct memory_record record = {.stage = stage, .rank = rank, .log_key = log_key};
-    /* Memory comes from the device directly and returns there, so reserved and peak equal allocated. */
+    /* Memory is allocated from the device directly, so reserved and peak memory equal allocated. */
     record.allocated_bytes = record.most_allocated_bytes = self->device_bytes[stage];
     record.reserved_bytes = record.most_reserved_bytes = self->device_bytes[stage];
     record.resident_bytes = self->resident_bytes[stage] ? (double)self->resident_bytes[stage] : NAN;

@@ -6,7 +6,7 @@
 
 #include "engine/kernels.h"
 
-#define CHUNK UINT64_C(65536) /* squares summed in sequence, for any number of threads */
+#define CHUNK UINT64_C(65536) /* squares per sum, added in a fixed order for any number of threads */
 #define CHUNKS_AT_ONCE 256
 
 struct optimizer optimizer_default(enum optimizer_kind kind)

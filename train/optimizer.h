@@ -31,7 +31,7 @@ struct optimizer_range {
     const float *gradients;
     float *exp_avg, *exp_avg_sq;
     struct device_math
-        *math; /* of the device that has the arrays, where the step is queued; NULL: they are in memory here */
+        *math; /* of the device that has the arrays: the step is queued there; NULL: they are in host memory */
 };
 
 /* One step; elements past the unit's end (padding) are unchanged. Gradients are multiplied by `gradient_scale`

@@ -48,8 +48,7 @@ static int make_lists(struct parallel *self, struct cb_err *err)
     return 0;
 }
 
-/* Neighbouring ranks form the groups that shard; ranks at the same position in their groups are replicas.
- * Collective. */
+/* Adjacent ranks form the sharding groups; ranks at the same position in their groups are replicas. Collective. */
 static int make_stream(struct parallel *self, struct cb_err *err)
 {
     struct comm *comm = self->setup.comm;
@@ -122,7 +121,7 @@ int parallel_new(const struct parallel_setup *setup, uint64_t deadline_ns, struc
         rc = make_lists(self, err);
     if (!rc)
         rc = parallel_map(self, err);
-    rc = agree(setup->comm, rc, deadline_ns, err); /* splitting the communicator involves all of them */
+    rc = agree(setup->comm, rc, deadline_ns, err); /* all ranks take part in splitting the communicator */
     if (!rc)
         rc = make_stream(self, err);
     if (rc) {
@@ -148,7 +147,7 @@ bool parallel_stop(struct parallel *self)
 
 void parallel_free(struct parallel *self)
 {
-    if (self && parallel_stop(self)) /* else it may still be written to */
+    if (self && parallel_stop(self)) /* if not, communication may still write to it */
         release(self);
 }
 
@@ -307,7 +306,7 @@ static void end_gradient(struct parallel *self, size_t index)
         self->root_gradient.ticket = self->last_ticket;
 }
 
-/* Reduces completed gradients, from the end of the arrays, in buckets; the rest with the last stage. */
+/* Reduces completed gradients, from the end of the arrays, in buckets; with the last stage also the rest. */
 static void add_up_buckets(struct parallel *self, size_t stage)
 {
     size_t unit = train_model_stage_unit(self->setup.model, stage);
@@ -392,7 +391,7 @@ static int run_visits(struct parallel *self, size_t count, struct timeline *time
     for (size_t i = 0; i < count && !rc; i++)
         rc = run_visit(self, i, forward_only, timeline, deadline_ns, err);
     for (size_t i = 0; i < self->wraps.count && !rc; i++)
-        give_up(self, i); /* the root's; weights are about to change */
+        give_up(self, i); /* the root's; the weights are about to change */
     return rc ? rc : train_model_finish(self->setup.model, deadline_ns, err);
 }
 

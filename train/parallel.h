@@ -45,7 +45,7 @@ struct parallel_setup {
 /* Arrays of a rank's share of the state, in the order of the wraps. */
 enum parallel_array { PARALLEL_WEIGHTS, PARALLEL_EXP_AVG, PARALLEL_EXP_AVG_SQ, PARALLEL_GRADIENTS, PARALLEL_ARRAYS };
 
-/* All of it on a device; `counters` has room for that many int64 that a checkpoint stores, too. */
+/* All arrays in one piece on a device; `counters` has room for this many int64, which a checkpoint also stores. */
 #define PARALLEL_COUNTERS 2
 struct parallel_device_memory {
     void *base; /* NULL without a device */
@@ -58,7 +58,7 @@ struct parallel_figures {
     uint64_t share;             /* elements of each array that this rank keeps, including padding */
     uint64_t bytes;             /* held by this rank, including buffers */
     uint32_t most_gathered;     /* peak number, without the root's wrap */
-    uint64_t gathered_bytes;    /* of the previous step, peak number, with the root's wrap */
+    uint64_t gathered_bytes;    /* of the previous step, peak number, including the root's wrap */
 };
 
 struct parallel;
@@ -69,7 +69,7 @@ uint64_t parallel_bytes(const struct training *training, const struct model *mod
 /* Allocates, fills the weights (train_model_init) and zeroes the rest. Collective. */
 int parallel_new(const struct parallel_setup *setup, uint64_t deadline_ns, struct parallel **parallel,
                  struct cb_err *err) CB_MUST_CHECK;
-/* After a failure: whether no communication is pending, so that everything may be freed. */
+/* After a failure: whether all communication has ended, so that everything may be freed. */
 bool parallel_stop(struct parallel *self) CB_MUST_CHECK;
 void parallel_free(struct parallel *self);
 
@@ -80,7 +80,7 @@ int parallel_gradients(struct parallel *self, struct timeline *timeline, uint64_
 /* Forward only, for a validation loss. */
 int parallel_forward(struct parallel *self, struct timeline *timeline, uint64_t deadline_ns,
                      struct cb_err *err) CB_MUST_CHECK;
-/* `numbers[0]` becomes the norm of the mean gradient of all ranks, the others their sums over the ranks. */
+/* `numbers[0]` becomes the norm of the mean gradient of all ranks, the others become their sums over the ranks. */
 int parallel_norm(struct parallel *self, struct timeline *timeline, double *numbers, uint32_t count,
                   uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
 /* Runs the optimizer on this rank's share, with gradients multiplied by `scale`. `step` counts from 1. Only a device
@@ -88,7 +88,7 @@ int parallel_norm(struct parallel *self, struct timeline *timeline, double *numb
 int parallel_update(struct parallel *self, double learning_rate, double scale, uint64_t step, uint64_t deadline_ns,
                     struct cb_err *err) CB_MUST_CHECK;
 
-/* Location of a parameter's element (of the model's unit) in an array; NULL if another rank has it. */
+/* Location in an array of an element of a parameter, counted in the model's unit; NULL if another rank has it. */
 float *parallel_place(const struct parallel *self, enum parallel_array array, size_t unit, uint64_t element);
 /* Location of a unit's element in its wrap, and the wrap's number of elements without padding. */
 void parallel_flat(const struct parallel *self, size_t unit, uint64_t element, uint64_t *begin, uint64_t *elements);

@@ -1,4 +1,5 @@
-/* Memory of data parallelism, one piece of this process's or of a device's, and how values get to a device and back. */
+/* Memory of data parallelism: one allocation on the host or on a device, and transfers of values to and from the
+ * device. */
 #include <assert.h>
 #include <sys/mman.h>
 
@@ -16,7 +17,7 @@ void parallel_set_mode(struct parallel *self, const struct training *training)
     self->scatters = training->shard_ranks > 1 || training->cpu_offload;
     self->gathers = self->scatters || training->bf16;
     self->buckets = !self->scatters && self->replicas > 1;
-    self->sends_bf16 = training->bf16 && training->shard_ranks > 1; /* what they are used in */
+    self->sends_bf16 = training->bf16 && training->shard_ranks > 1; /* type of the values in use */
 }
 
 /* --- one piece of memory --- */
@@ -34,7 +35,7 @@ static void take_slots(struct arena *arena, bool wanted, const struct fsdp_units
         slots[i] = (struct slot){.wrap = SIZE_MAX, .memory = take(arena, wanted, wraps->largest)};
 }
 
-/* All arrays and buffers, from self->wraps and the mode. */
+/* Lays out all arrays and buffers, from self->wraps and the mode. */
 static void take_all(struct parallel *self, unsigned moments, struct arena *arena)
 {
     const struct fsdp_units *wraps = &self->wraps;

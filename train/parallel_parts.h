@@ -14,10 +14,10 @@ struct slot {
     uint64_t ticket; /* ticket of the last work that uses it */
 };
 
-/* Where a wrap's values are in a step. */
+/* The state of a wrap's values during a step. */
 struct wrap_use {
     float *whole;    /* NULL if not gathered */
-    float *gradient; /* while backward accumulates, else NULL */
+    float *gradient; /* only while backward accumulates, else NULL */
     uint64_t ready;  /* ticket of its gather */
 };
 
@@ -43,7 +43,7 @@ struct parallel {
     struct wrap_use *in_use;                  /* per wrap */
     uint64_t last_ticket;
     uint32_t *uses_left; /* per unit, in the current backward pass */
-    uint64_t bucket_end; /* the arrays from this element on are being reduced */
+    uint64_t bucket_end; /* this element and all after it are being reduced */
     void *memory;        /* of all arrays and buffers, on the device if there is one */
     uint64_t bytes;
     struct device_math *math;      /* from the setup */
@@ -51,14 +51,15 @@ struct parallel {
     double *device_sum, *host_sum; /* of squares: on the device, and in pinned host memory */
 };
 
-/* Derives from the training what is gathered, reduced and sent in which way. */
+/* Derives from the training what is gathered, reduced and sent, and how. */
 void parallel_set_mode(struct parallel *self, const struct training *training);
 
 /* Allocates all arrays and buffers of self->wraps, zeroed. Call parallel_unmap also after a failure. */
 int parallel_map(struct parallel *self, struct cb_err *err) CB_MUST_CHECK;
 void parallel_unmap(struct parallel *self);
 
-/* On a device: copies elements [first, first + count) of a unit to its weights; the sum of the gradients' squares. */
+/* On a device: copies elements [first, first + count) of a unit to its weights; the second returns the sum of squares
+ * of the gradients. */
 int parallel_device_init(struct parallel *self, size_t unit, uint64_t first, uint64_t count, float *weights,
                          uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
 int parallel_device_sum_of_squares(struct parallel *self, double *sum, uint64_t deadline_ns,

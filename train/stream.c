@@ -10,8 +10,8 @@
 #include "core/clock.h"
 #include "engine/kernels.h"
 
-/* Between two polls of a collective: a poll progresses it, but takes time from the computing thread if they share a
- * core. The first polls follow without pause, since small collectives take microseconds. */
+/* Pause between two polls of a collective: a poll advances it, but takes time from the computing thread if they share a
+ * core. The first polls have no pause, since small collectives take microseconds. */
 #define LOOK_NS (50 * NS_PER_US)
 #define EAGER_NS (50 * NS_PER_US)
 #define WATCH_NS (100 * NS_PER_MS)

@@ -18,10 +18,10 @@
 enum stream_kind {
     STREAM_GATHER,    /* gathers `values` from every rank to all */
     STREAM_SCATTER,   /* reduces comm_size x values, of which each rank keeps `values` */
-    STREAM_REDUCE,    /* sums `values` over ranks; from may equal to */
+    STREAM_REDUCE,    /* sums `values` over ranks; `from` may equal `to` */
     STREAM_TO_DEVICE, /* the device copies `values` */
     STREAM_TO_HOST,
-    STREAM_ROUND,  /* rounds `values` to bf16; from may equal to */
+    STREAM_ROUND,  /* rounds `values` to bf16; `from` may equal `to` */
     STREAM_PACK,   /* the same in two bytes each: `to` has stream_packed(values) */
     STREAM_UNPACK, /* expands `values` of each rank of `comm`, packed rank after rank, to floats */
 };
@@ -32,28 +32,28 @@ struct stream_work {
     const float *from;
     float *to;
     uint64_t values;
-    uint32_t number; /* what it belongs to, in the trace */
+    uint32_t number; /* the name for the trace */
 };
 
 struct stream_counts {
     uint64_t gathers, scatters, reduces, copies;
-    uint64_t bytes_sent;   /* by a rank, at least: (n-1)/n of a gather or scatter, twice that of a reduce */
+    uint64_t bytes_sent;   /* bytes sent by a rank, at least: (n-1)/n of a gather or scatter, twice that of a reduce */
     uint64_t copied_bytes; /* to the device and back */
     uint64_t busy_ns;      /* in collectives */
 };
 
 struct stream;
 
-/* Number of floats that so many bf16 values occupy. */
+/* Number of floats that this many bf16 values occupy. */
 uint64_t stream_packed(uint64_t values);
 
-/* `watch` says when to stop (comm_check); `device` may be NULL if nothing is copied. All borrowed. */
+/* `watch` returns when to stop (comm_check); `device` may be NULL if nothing is copied. All borrowed. */
 int stream_new(struct comm *watch, struct device *device, struct trace *trace, struct stream **stream,
                struct cb_err *err) CB_MUST_CHECK;
 /* Ends the thread and frees the stream. False if it is stuck in a collective: then it stays, and no memory may be freed. */
 bool stream_stop(struct stream *self) CB_MUST_CHECK;
 
-/* Returns its ticket, from 1. At most STREAM_MOST pieces of work may be pending. */
+/* Returns the ticket of the work, counted from 1. At most STREAM_MOST pieces of work may be pending. */
 #define STREAM_MOST 1024
 uint64_t stream_add(struct stream *self, const struct stream_work *work);
 bool stream_is_done(struct stream *self, uint64_t ticket);

@@ -1,4 +1,4 @@
-/* The threads of a rank's arithmetic, and how they wait. */
+/* The threads for a rank's arithmetic, and how they wait. */
 #include "train/thread_pool.h"
 
 #include "core/alloc.h"
@@ -12,7 +12,7 @@
 /* Polls of a counter before a thread sleeps: some tens of microseconds, the length of a short call. */
 #define LOOKS 4000
 #define YIELDS                                                                                                         \
-    8 /* then as many polls with sched_yield: with more threads than cores, the awaited thread may need this core */
+    8 /* then this many polls with sched_yield: with more threads than cores, the awaited thread may need this core */
 
 struct member {
     struct thread_pool *team;

@@ -1,7 +1,7 @@
-/* The threads that one rank computes with: a function runs on all of them at once.
+/* The threads on which one rank computes: a function runs on all of them simultaneously.
  *
- * The caller is one of them and computes, too. Between two calls the others wait, at first by polling, since a
- * training step is hundreds of short calls. Used from one thread. */
+ * The caller is one of them and computes, too. Between two calls the others wait, at first by polling, since a training
+ * step consists of hundreds of short calls. Used from one thread. */
 #ifndef TRAIN_THREAD_POOL_H
 #define TRAIN_THREAD_POOL_H
 

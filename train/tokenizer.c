@@ -10,8 +10,8 @@
 
 #define MOST_TOKENS 65536
 #define FILE_BYTES (UINT64_C(64) << 20)
-#define WORD_BYTES 24    /* of a cached word */
-#define WORD_TOKENS 8    /* that it became */
+#define WORD_BYTES 24    /* bytes of a cached word */
+#define WORD_TOKENS 8    /* its tokens */
 #define WORDS (1u << 15) /* slots of the word cache */
 #define ON_STACK 256     /* pieces of a word that fit on the stack */
 
@@ -104,7 +104,7 @@ static struct merge *merge_place(const struct tokenizer *self, uint32_t left, ui
     return &self->merges[place];
 }
 
-/* Highest token, and an upper limit of the bytes of all texts. */
+/* Highest token, and an upper bound of the bytes of all texts. */
 static int measure_vocabulary(const struct json_value *root, uint64_t *tokens, uint64_t *bytes, struct cb_err *err)
 {
     const char *key;
@@ -129,7 +129,7 @@ static int take_token(struct tokenizer *self, const int bytes[512], const char *
     if (text->bytes)
         return cb_fail(err, CB_ERR_FORMAT, "vocab.json: two tokens are number %u, \"%.40s\" is the second", token, key);
     text->bytes = *next;
-    if (!bytes_of_text(bytes, key, len, *next, &text->len)) { /* a special token, which no text encodes to */
+    if (!bytes_of_text(bytes, key, len, *next, &text->len)) { /* a special token: encoding a text never produces it */
         memcpy(*next, key, len);
         text->len = (uint32_t)len;
         *next += len;
@@ -376,8 +376,8 @@ static uint64_t contraction(const unsigned char *text, uint64_t len)
     return 0;
 }
 
-/* All white space but its last character, which belongs to the next word; all of it at the end of the text, or if it
- * is a single character. */
+/* White space except its last character, which belongs to the next word; all of it at the end of the text, or if it is
+ * a single character. */
 static uint64_t white_space(const unsigned char *text, uint64_t len)
 {
     uint64_t at = 0, last = 0, length;
@@ -404,7 +404,7 @@ uint64_t tokenizer_word(const unsigned char *text, uint64_t len)
 
 /* --- encoding --- */
 
-/* Merges the pairs of the lowest rank, repeatedly, until none is left; returns how many pieces remain. */
+/* Merges the pairs of the lowest rank until no pair can be merged; returns how many pieces remain. */
 static uint64_t join_pairs(const struct tokenizer *self, uint32_t *pieces, uint64_t count)
 {
     for (;;) {
@@ -426,7 +426,7 @@ static uint64_t join_pairs(const struct tokenizer *self, uint32_t *pieces, uint6
     }
 }
 
-/* The cache entry of a word: most words of a text have occurred before. */
+/* Looks up the cache entry of a word: most words of a text have occurred before. */
 struct known_word {
     unsigned char bytes[WORD_BYTES];
     uint16_t tokens[WORD_TOKENS];

@@ -1,4 +1,4 @@
-/* workload=train: from keys to a trainer, and the order of steps, checkpoints and traces. */
+/* workload=train: makes a trainer from the keys, and runs steps, checkpoints and traces in order. */
 #include "train/train.h"
 
 #include <inttypes.h>
@@ -19,8 +19,8 @@
 #define VALIDATION_SHARE 0.05 /* of a file's windows */
 #define EVENTS_A_STAGE 16     /* per traced step and track, more than enough */
 #define PATH_BYTES 4096
-/* The peak is measured with matrix products of this size, for this long. They are as fast as larger ones, and short
- * enough that one of them has a core for itself even on a busy machine. */
+/* The peak is measured with matrix products of this size, for this long. They reach the speed of larger ones, and are
+ * short enough that some of them run without sharing a core even on a busy machine. */
 #define PEAK_SIZE 256
 #define PEAK_NS (150 * NS_PER_MS)
 #define DEVICE_PEAK_ROWS 4096 /* of a device's products */
@@ -58,9 +58,9 @@ static void multiply(void *context, uint32_t thread)
     free(a);
 }
 
-/* Operations per second of matrix products alone on this rank's cores, all ranks at once; 0 if unknown. The fastest
- * product of each thread counts: time that others took from its core is not a property of the core, and too low a
- * peak would make steps look too good. */
+/* Operations per second of matrix products alone on this rank's cores, with all ranks measuring simultaneously; 0 if
+ * unknown. Uses the fastest product of each thread: time lost to other processes is not a property of the core, and too
+ * low a peak would make the steps look too good. */
 static double measure_peak(uint32_t threads)
 {
     struct blas blas;
@@ -82,7 +82,7 @@ static double measure_peak(uint32_t threads)
     return peak.failed ? 0 : flops;
 }
 
-/* The same of the device alone. */
+/* The same for the device. */
 static double measure_device_peak(const struct trainer *self)
 {
     struct cb_err unheard;
@@ -107,7 +107,7 @@ static int find_peak(struct trainer *self, struct cb_err *err)
     return 0;
 }
 
-/* --- making the trainer --- */
+/* --- creating the trainer --- */
 
 static void read_keys(struct trainer *self)
 {
@@ -177,7 +177,7 @@ static uint64_t batch_elements(const struct trainer *self)
     return (uint64_t)self->setup.batch * (self->training.linear ? self->setup.shape.width : 2 * self->setup.sequence);
 }
 
-/* What this rank may map at all. */
+/* Limit of this rank's address space. */
 static int check_own_limit(const struct trainer *self, uint64_t needed, struct cb_err *err)
 {
     uint64_t left = memory_left_to_map();
@@ -188,7 +188,7 @@ static int check_own_limit(const struct trainer *self, uint64_t needed, struct c
                    units_format_bytes((double)needed, a), self->rank, units_format_bytes((double)left, b));
 }
 
-/* A note in case this rank is killed: its needs, and what was available. */
+/* A fact in case this rank is killed: the memory that it needs, and the memory that was available. */
 static void note_needs(struct trainer *self, uint64_t needed)
 {
     uint64_t available = 0;
@@ -201,7 +201,7 @@ static void note_needs(struct trainer *self, uint64_t needed)
     status_page_add_fact(self->page, "memory.needed", text);
 }
 
-/* Whether that much of the device's memory was free when it was opened. */
+/* Whether the device had that much free memory when it was opened. */
 static int check_device_memory(const struct trainer *self, uint64_t bytes, struct cb_err *err)
 {
     char needed[32], had[32];
@@ -212,7 +212,7 @@ static int check_device_memory(const struct trainer *self, uint64_t bytes, struc
                    units_format_bytes((double)self->gpu_info.free_bytes, had));
 }
 
-/* Of this rank, and of all ranks of its machine. */
+/* The needs of this rank, and of all ranks of its machine. */
 static int check_host_memory(struct trainer *self, uint64_t needed, struct cb_err *err)
 {
     note_needs(self, needed);
@@ -327,7 +327,7 @@ static void take_memory_stage(struct trainer *self, enum memory_stage stage)
 
 static int prepare(struct trainer *self, struct cb_err *err)
 {
-    self->op_timeout_ns = 60 * NS_PER_S; /* until the experiment says otherwise */
+    self->op_timeout_ns = 60 * NS_PER_S; /* until the experiment is read */
     int rc = trainer_join(self, read_experiment(self, err), err);
     if (!rc && experiment_is(self->place.experiment, OPT_DEVICE, "cuda"))
         rc = trainer_join(self, open_device(self, err), err);
@@ -380,7 +380,7 @@ static bool is_done(const struct trainer *self)
            (uint64_t)self->position.samples >= self->epochs * train_data_samples(self->data, DATA_TRAINING);
 }
 
-/* The ranks agree on what comes next. */
+/* The ranks agree on the next instruction. */
 static int decide(struct trainer *self, uint64_t saved_ns, bool *stop, bool *save, struct cb_err *err)
 {
     struct agreement said;
@@ -451,7 +451,7 @@ static void note_goodput(struct trainer *self)
 
 /* --- output --- */
 
-/* Files next to the attempt's records; a fact reports it if the run folder is not on this node. */
+/* Traces and memory stages, next to the attempt's records; a fact reports it if the run folder is not on this node. */
 static void write_files(struct trainer *self)
 {
     char attempt[PATH_BYTES / 2], folder[PATH_BYTES], text[PATH_BYTES + 128];
@@ -500,7 +500,7 @@ static void add_facts(struct trainer *self)
 static void release(struct trainer *self)
 {
     if (!parallel_stop(self->parallel) || !checkpoint_close(self)) {
-        comm_give_up(self->comm); /* a stuck operation still uses the memory */
+        comm_give_up(self->comm); /* an operation that hangs still uses the memory */
         return;
     }
     parallel_free(self->parallel);

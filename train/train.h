@@ -1,6 +1,6 @@
 /* workload=train: one rank's part in training a model, with checkpoints along the way. Every step is one sample of
- * operation `step`, every checkpoint one of `save`, so that spread, comparison and history work as for checkpoints
- * alone. Collective. */
+ * operation `step`, every checkpoint one of `save`, so that spread, comparison and history work as in other workloads.
+ * Collective. */
 #ifndef TRAIN_TRAIN_H
 #define TRAIN_TRAIN_H
 

@@ -15,7 +15,7 @@
 #include "setup/open_store.h"
 #include "store/kind.h"
 
-/* A rank's result of a failed save: whether only the store is to blame. */
+/* A rank's result of a save that failed, and whether the cause is only the store. */
 #define FAILED_IN_STORE UINT64_C(1)
 #define FAILED_OTHERWISE (UINT64_C(1) << 32)
 
@@ -128,7 +128,7 @@ bool checkpoint_close(struct trainer *trainer)
     if (self->device)
         device_close(self->device);
     folder_release(&self->folder);
-    self->state.base = NULL; /* the trainer owns the memory */
+    self->state.base = NULL; /* memory of the trainer, not of the state */
     state_release(&self->state);
     layout_free(self->layout);
     model_free(self->model);
@@ -167,8 +167,8 @@ void train_checkpoint_clear(struct trainer *trainer, uint32_t step)
         status_page_add_fact(trainer->page, "train.left_over", why.message);
 }
 
-/* Removes the oldest if there are more than keep.last, but never before a step has succeeded from the checkpoint
- * after it: the newest may contain weights that lead to NaN. */
+/* Removes the oldest if there are more than keep.last, but only after a step from the next checkpoint has succeeded:
+ * the newest may contain weights that lead to NaN. */
 static void drop_older(struct trainer *trainer, bool at_end)
 {
     struct train_checkpoint *self = trainer->checkpoint;
@@ -189,7 +189,7 @@ bool checkpoint_is_saving(const struct trainer *trainer)
     return self && self->async && engine_under_way(self->engine) > 0;
 }
 
-/* A failed checkpoint leaves a fact now, a failure of the run at the end, and no files. */
+/* A failed save is recorded now as a fact and at the end as a failure of the run, and leaves no files. */
 static void note_failure(struct trainer *trainer, uint32_t step, int code, const char *message)
 {
     struct train_checkpoint *self = trainer->checkpoint;
@@ -222,7 +222,7 @@ static void settle_one(struct trainer *trainer, struct save_under_way *save)
         values[METRIC_INTERFERENCE_FRACTION] = 1 - alone_s / beside_s;
     trainer->beside = (struct step_rate){0};
     struct sample *published = status_page_begin_sample(trainer->page);
-    if (published) { /* else the next step reports the full page */
+    if (published) { /* otherwise the next step reports the full page */
         *published = *sample;
         status_page_publish_sample(trainer->page);
     }
@@ -299,18 +299,18 @@ static int begin_save(struct trainer *trainer, struct save_under_way *save, stru
     return rc ? rc : engine_save(self->engine, name, &self->state, &options, &save->sample, err);
 }
 
-/* The store failed this save, or an earlier one that reports only now. */
+/* The store failed this save, or an earlier save whose failure is returned now. */
 static void go_on_without(struct trainer *trainer, struct save_under_way *save, int code, const struct cb_err *why)
 {
     struct train_checkpoint *self = trainer->checkpoint;
     uint32_t step = self->async ? self->pending[self->pending_first].sample.iteration : save->sample.iteration;
     note_failure(trainer, step, code, code ? why->message : "another rank's store failed");
     if (self->async)
-        self->pending_count--; /* it did not start */
+        self->pending_count--; /* the save did not start */
     else
         save->sample.flags |= SAMPLE_FAILED;
     checkpoint_settle(trainer);
-    train_checkpoint_clear(trainer, step); /* makes room for the next one */
+    train_checkpoint_clear(trainer, step); /* makes room in the page for the next one */
 }
 
 int checkpoint_save(struct trainer *trainer, struct cb_err *err)
@@ -377,7 +377,7 @@ int checkpoint_finish(struct trainer *trainer, struct cb_err *err)
     int rc = 0;
     if (!self)
         return 0;
-    bool saves = trainer->training.checkpoint_steps || trainer->training.checkpoint_ns; /* else it only resumed */
+    bool saves = trainer->training.checkpoint_steps || trainer->training.checkpoint_ns; /* if not, it only resumed */
     if (saves && self->last_step != trainer->position.step && trainer->position.step > 0)
         rc = checkpoint_save(trainer, err);
     if (!rc)

@@ -1,4 +1,4 @@
-/* What a training keeps for its checkpoints; train/trainer.h has the calls. */
+/* The state that a training keeps for its checkpoints; train/trainer.h has the functions. */
 #ifndef TRAIN_TRAIN_CHECKPOINT_H
 #define TRAIN_TRAIN_CHECKPOINT_H
 
@@ -24,7 +24,7 @@ struct save_under_way {
 struct train_checkpoint {
     struct experiment *experiment; /* including the keys that determine a training's layout */
     struct model *model;           /* with the counters as its last tensors */
-    size_t parameters;             /* number of tensors before them */
+    size_t parameters;             /* number of tensors before the counters */
     struct layout *layout;
     struct state state; /* memory of the trainer, and `position` */
     struct position position;
@@ -42,8 +42,8 @@ struct train_checkpoint {
     int64_t last_step; /* last step saved or submitted; -1 if none */
     uint32_t committed, failed, first_failed_step;
     char first_failure[1024];
-    char owner[FOLDER_NAME_BYTES]; /* the run that saved here earlier; "" unknown */
-    uint64_t failed_at_wall_ns;    /* when the previous attempt ended; 0 unknown */
+    char owner[FOLDER_NAME_BYTES]; /* the run that saved here earlier; "" if unknown */
+    uint64_t failed_at_wall_ns;    /* when the previous attempt ended; 0 if unknown */
     uint64_t reached_step;         /* steps that it had begun */
 };
 
@@ -51,7 +51,7 @@ struct train_checkpoint {
 int train_checkpoint_make_state(struct train_checkpoint *self, const struct trainer *trainer,
                                 struct cb_err *err) CB_MUST_CHECK;
 
-/* Copies the position to the memory that the engine sees, or back: on a device it is there, too. */
+/* Copies the position to the memory that the engine saves, or back; on a device that is device memory. */
 int train_checkpoint_move_position(struct train_checkpoint *self, const struct trainer *trainer,
                                    enum device_direction direction, struct cb_err *err) CB_MUST_CHECK;
 

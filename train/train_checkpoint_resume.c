@@ -1,4 +1,4 @@
-/* Resumes where another attempt or run ended: finds its newest checkpoint, and what was lost. */
+/* Resumes where another attempt or run ended: finds its newest checkpoint, and determines which steps were lost. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -100,7 +100,7 @@ static int by_step(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* What lies in the run's folder, the lowest step first. For rank 0. */
+/* Lists the checkpoints in the run's folder, the lowest step first. For rank 0. */
 static int list_left(const struct train_checkpoint *self, struct left_list *list, struct cb_err *err)
 {
     list->suffix = self->folder.suffix;
@@ -126,8 +126,8 @@ static int take_over(struct trainer *trainer, struct left_list *list, struct cb_
     return rc;
 }
 
-/* The complete checkpoint with the highest step that has not been passed over; one of another name where the folder has
- * none of ours, as the folder of a checkpoint itself has not. "" where nothing is left. For rank 0. */
+/* The complete checkpoint with the highest step that has not been rejected. If the folder contains no checkpoint of a
+ * step, one with another name, since suffix= may name the checkpoint's own folder. "" if none is left. For rank 0. */
 static int find_next(struct trainer *trainer, struct left_list *list, bool is_first, char name[FOLDER_NAME_BYTES],
                      struct cb_err *err)
 {
@@ -151,7 +151,7 @@ static int find_next(struct trainer *trainer, struct left_list *list, bool is_fi
     return rc == CB_ERR_NOT_FOUND ? 0 : rc;
 }
 
-/* The step that the name of a checkpoint says; -1 if it says none. */
+/* The step in a checkpoint's name; -1 if it contains none. */
 static int64_t named_step(const struct train_checkpoint *self, const char *name)
 {
     uint32_t step;
@@ -181,7 +181,7 @@ static int load(struct trainer *trainer, const char *name, struct cb_err *err)
     return rc ? cb_context(err, "train.resume=latest, %s", name) : 0;
 }
 
-/* Loads it on all ranks; *damaged where that failed because of what it holds. Collective. */
+/* Loads it on all ranks; *damaged: the load failed because of its contents. Collective. */
 static int try_to_load(struct trainer *trainer, const char *name, bool *damaged, struct cb_err *err)
 {
     struct agreement agreement;
@@ -198,8 +198,8 @@ static int try_to_load(struct trainer *trainer, const char *name, bool *damaged,
     return code ? code : rc;
 }
 
-/* Loads the checkpoint with the highest step that is complete and right; `name` is "" where there is nothing to resume.
- * Where all are damaged that is an error: nobody wants to begin anew without knowing. */
+/* Loads the complete, undamaged checkpoint with the highest step; `name` is "" if there is none to resume from. If all
+ * are damaged, fails: training must not begin anew without the user's knowledge. */
 static int load_newest(struct trainer *trainer, struct left_list *list, char name[FOLDER_NAME_BYTES],
                        struct cb_err *err)
 {
@@ -217,7 +217,7 @@ static int load_newest(struct trainer *trainer, struct left_list *list, char nam
         if (rc || !name[0])
             break;
         if (loaded)
-            status_page_forgive(trainer->page); /* of the one before */
+            status_page_forgive(trainer->page); /* of the previous checkpoint */
         loaded = try_to_load(trainer, name, &damaged, err);
         if (loaded && !damaged)
             rc = loaded;

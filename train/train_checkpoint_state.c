@@ -9,7 +9,7 @@
 
 _Static_assert(sizeof(struct position) == PARALLEL_COUNTERS * sizeof(int64_t), "the counters are the position");
 
-/* The training's own keys, translated to a layout's. */
+/* Translates the training's own keys to a layout's. */
 static int own_experiment(struct train_checkpoint *self, const struct trainer *trainer, struct cb_err *err)
 {
     char sharding[32] = "full";
@@ -47,7 +47,7 @@ static int own_model(struct train_checkpoint *self, const struct trainer *traine
     return rc;
 }
 
-/* The unit and the parameter of a name. */
+/* Finds the unit and the parameter of a name. */
 static const struct train_parameter *find_parameter(const struct trainer *trainer, const char *fqn, size_t *unit)
 {
     for (*unit = 0; *unit < train_model_unit_count(trainer->model); ++*unit) {

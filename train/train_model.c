@@ -1,4 +1,4 @@
-/* The model as its callers see it: checks, memory, stages. */
+/* The model's public functions: checks, memory, stages. */
 #include <assert.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -8,8 +8,8 @@
 #include "train/train_model_internal.h"
 
 #define HUGE_FROM_BYTES (UINT64_C(8) << 20) /* smaller memory does not benefit from huge pages */
-#define MOST_BYTES 0x1p50                   /* larger sizes are a mistake, and sums might overflow */
-#define MOST_SIDE 0x7FFFFFFF                /* dimensions of a product are ints */
+#define MOST_BYTES 0x1p50                   /* larger sizes are surely wrong, and sums might overflow */
+#define MOST_SIDE 0x7FFFFFFF                /* dimensions of a product have type int */
 
 static void take_all(struct train_model *self, struct arena *arena)
 {
@@ -63,7 +63,7 @@ static int check_gpt2(const struct train_setup *setup, struct cb_err *err)
     return 0;
 }
 
-/* A rough estimate, never below half: rejects absurd sizes before they overflow. */
+/* A rough estimate, at least half of the real size: rejects absurd sizes before they overflow. */
 static double rough_bytes(const struct train_setup *setup)
 {
     const struct train_shape *shape = &setup->shape;
@@ -91,13 +91,13 @@ static int check_setup(const struct train_setup *setup, struct cb_err *err)
     return 0;
 }
 
-/* Large memory requests huge pages, since a step walks through all of it. */
+/* Uses huge pages for large memory, since a step reads all of it. */
 static void *take_memory(uint64_t bytes)
 {
     char *memory = aligned_alloc(LINE_BYTES, bytes);
     if (memory && bytes >= HUGE_FROM_BYTES) {
         uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), skip = (page - (uintptr_t)memory % page) % page;
-        (void)madvise(memory + skip, (bytes - skip) / page * page, MADV_HUGEPAGE); /* slower without, not wrong */
+        (void)madvise(memory + skip, (bytes - skip) / page * page, MADV_HUGEPAGE); /* only slower without them */
     }
     return memory;
 }

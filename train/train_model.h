@@ -66,7 +66,7 @@ struct train_setup {
     uint32_t batch;    /* samples per step of this rank */
     uint32_t sequence; /* tokens per sample, at most the shape's positions; 1 for the linear stack */
     float dropout;     /* GPT-2: of embeddings, attention and both residual branches; 0 is none */
-    uint64_t seed;     /* of dropout */
+    uint64_t seed;     /* seed of dropout */
     uint32_t threads;
     struct device_math *math; /* of the device that computes, borrowed; NULL: threads on the host */
 };
@@ -108,7 +108,7 @@ struct train_batch {
     const uint32_t *tokens;  /* GPT-2: [batch][sequence] */
     const uint32_t *targets; /* [batch][sequence], TRAIN_IGNORE for none */
     const float *input;      /* linear stack: [batch][width] */
-    bool input_stays;        /* the same input as in the previous batch: not sent to a device again */
+    bool input_stays;        /* the same input as in the previous batch: not sent to the device again */
 };
 
 /* CB_ERR_FORMAT names the position of a token outside the vocabulary. On a device: call after train_model_finish of

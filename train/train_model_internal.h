@@ -35,7 +35,7 @@ struct gpt2_memory {
     float *log_sum;             /* [L][batch][heads][sequence] */
     float *mean, *scale;        /* [2 L + 1][N]: of the layer norms, in order */
     float *gradient;            /* [N][C]: of the stream */
-    float *dropped;             /* [N][C]: the gradient behind a dropout; NULL without */
+    float *dropped;             /* [N][C]: the gradient after a dropout; NULL without dropout */
     float *normal, *narrow;     /* [N][C]: a norm's output; a gradient */
     float *wide, *hidden_slope; /* [N][4 C]: GELU's output, later the gradient of qkv; the gradient of GELU's output */
     float *logits;              /* [N][logits_stride]: shares memory with `wide` */
@@ -53,14 +53,14 @@ struct linear_memory {
     double *row_loss;
 };
 
-/* What a model on a device has besides: the inputs of a batch, and attention's weights. */
+/* Additional memory of a model on a device: the inputs of a batch, and attention's weights. */
 struct device_model {
     struct device_math *math;
     void *memory; /* on the device: activations, and the members below */
     uint64_t bytes;
     uint32_t *words;           /* the inputs of a batch, as in `sent` */
     float *input;              /* input of the linear stack */
-    bool has_input;            /* it was sent, and remains valid */
+    bool has_input;            /* it has been sent, and remains valid */
     float *weights, *dweights; /* of attention: [samples_at_once][heads][sequence][scores_stride] */
     uint64_t samples_at_once;
     void *pinned; /* On the host: */
@@ -97,22 +97,23 @@ void units_describe(const struct train_shape *shape, struct train_unit *units, s
 
 /* train/layer_ops.c: `count` items of `bytes` each, each on a cache line of its own. */
 void *arena_take(struct arena *self, uint64_t count, uint64_t bytes);
-/* The losses of the rows, and the model's from them, wherever they are now. */
+/* The losses of the rows, and the model's loss from them, in host or device memory. */
 const double *model_row_loss(const struct train_model *self);
 void model_add_up_loss(struct train_model *self, const double *row_loss);
-/* Waits until all threads are here; on a device, where operations run in order, does nothing. */
+/* Waits until all threads have arrived; on a device, where operations run in order, does nothing. */
 void model_meet(const struct train_model *self);
 
 /* out[N][out_width] = in[N][in_width] x weight[in_width][out_width], or x weight' if it is stored transposed. */
 struct device_product plain_product(const struct train_model *self, const float *in, uint64_t in_width,
                                     const float *weight, bool transposed, float *out, uint64_t out_width);
-/* The same plus base, with the shape of out, and plus bias in every row (NULL: 0). */
+/* The same plus base, which has the shape of out, and plus bias in every row (NULL counts as 0). */
 void multiply(const struct train_model *self, struct device_math *math, const float *in, uint64_t in_width,
               const float *weight, const float *base, const float *bias, float *out, uint64_t out_width);
 /* din[N][din_width] = dout[N][dout_width] x weight' */
 void back_through(const struct train_model *self, struct device_math *math, const float *dout, uint64_t dout_width,
                   const float *weight, float *din, uint64_t din_width);
-/* gradient[in_width][out_width] += in' x dout over all rows; bias_gradient += the sums of dout's columns (NULL: none). */
+/* gradient[in_width][out_width] += in' x dout over all rows; bias_gradient += the sums of dout's columns (NULL: not
+ * computed). */
 void add_outer(const struct train_model *self, struct device_math *math, const float *in, uint64_t in_width,
                uint64_t in_stride, const float *dout, uint64_t out_width, float *gradient, float *bias_gradient);
 
@@ -136,7 +137,8 @@ struct host_math {
 };
 void host_math_init(struct host_math *self, struct train_model *model, uint32_t thread);
 
-/* train/device_model.c. Takes device memory besides activations; bytes of host memory (pinned buffers and lists). */
+/* train/device_model.c. Adds up device memory besides activations, and bytes of host memory (pinned buffers and
+ * lists). */
 void device_model_take_memory(struct train_model *self, struct arena *arena);
 uint64_t device_model_host_bytes(const struct train_setup *setup);
 /* Sets self->on_device, with `bytes` of memory. Call device_model_free also after a failure. */

@@ -83,7 +83,7 @@ static int check_finite(struct trainer *self, const double numbers[SUMS], struct
 
 static int validate(struct trainer *self, struct sample *sample, struct cb_err *err)
 {
-    struct timeline timeline; /* not the step's time: that would count it twice, since it has its own sample */
+    struct timeline timeline; /* excluded from the step's time, since it has its own sample */
     double numbers[SUMS] = {0};
     uint64_t start_ns = clock_monotonic_ns();
     timeline_start(&timeline, self->page, OP_STEP, STATE_OTHER);
@@ -95,7 +95,7 @@ static int validate(struct trainer *self, struct sample *sample, struct cb_err *
         rc = parallel_forward(self->parallel, &timeline, trainer_deadline(self), err);
     if (rc)
         return rc;
-    self->exchanged = parallel_counts(self->parallel); /* nor its communication */
+    self->exchanged = parallel_counts(self->parallel); /* and from its communication */
     add_own_loss(self, numbers);
     rc = self->training.ranks > 1 ? comm_sum(self->comm, numbers, SUMS, trainer_deadline(self), err) : 0;
     timeline_stop(&timeline);
@@ -168,11 +168,11 @@ static int compute(struct trainer *self, struct timeline *timeline, double sums[
     return rc;
 }
 
-/* Measured steps, by whether a save ran concurrently. */
+/* Adds a measured step to one of two groups: with and without a concurrent save. */
 static void note_pace(struct trainer *self, const struct timeline *timeline, bool saving_before)
 {
     bool saving = checkpoint_is_saving(self);
-    if (saving != saving_before) /* a save ended during it: it belongs to neither group */
+    if (saving != saving_before) /* a save ended during it, so it belongs to neither group */
         return;
     struct step_rate *pace = saving ? &self->beside : &self->alone;
     pace->steps++;

@@ -1,4 +1,4 @@
-/* Shared by the parts of a training: ending their phases. */
+/* Shared by the parts of a training: how their phases end. */
 #include "train/trainer.h"
 
 #include "comm/agree.h"

@@ -19,7 +19,7 @@
 
 struct train_checkpoint;
 
-/* Where a training is: what a checkpoint contains besides weights and moments. */
+/* Position of a training: what a checkpoint contains besides weights and moments. */
 struct position {
     int64_t step;    /* the next step, from 0 */
     int64_t samples; /* of all ranks, processed so far */
@@ -32,8 +32,8 @@ struct step_rate {
 
 struct trainer {
     struct train_place place;
-    struct comm *comm;        /* of place */
-    struct status_page *page; /* of place */
+    struct comm *comm;        /* borrowed from `place` */
+    struct status_page *page; /* borrowed from `place` */
     uint32_t rank;
     struct model *described; /* names and shapes, in fp32 */
     struct training training;
@@ -46,14 +46,14 @@ struct trainer {
     uint64_t epochs, validate_every, trace_steps;
     struct device *device;       /* NULL without CPU offload */
     struct device_plugin plugin; /* with device=cuda: */
-    struct device *gpu;          /* that computes, with setup.math; NULL: threads on the host do */
+    struct device *gpu;          /* the device's arithmetic, as in setup.math; NULL: host threads */
     struct device_info gpu_info;
     struct trace trace;
     struct parallel *parallel;
     struct memory_stages memory;
-    uint32_t *tokens, *targets; /* of a batch of this rank */
+    uint32_t *tokens, *targets; /* inputs of a batch of this rank */
     float *input;               /* of the linear stack */
-    double peak_flops;          /* of this rank: its matrix products alone, measured before training */
+    double peak_flops;          /* of this rank: speed of matrix products alone, measured before training */
     uint64_t op_timeout_ns;
     struct position position;
     uint64_t first_step;                 /* of this attempt */
