@@ -1,6 +1,6 @@
-/* GPUs: memory bandwidth, transfers to and from this machine, matrix products by type, kernel launches. All devices
- * are measured at once, since that is how they will be used, each by one rank that is bound to cores near it. Absent,
- * with the reason, if there is no device. */
+/* GPUs: memory bandwidth, transfers to and from this machine, matrix products by type, kernel launches. All devices are
+ * measured simultaneously, as they will be used, each by one rank that is bound to cores near it. Without a device the
+ * metrics are absent and a fact has the reason. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #define COPY_BYTES (UINT64_C(1) << 30)       /* size of an array on the device */
 #define CROSSING_BYTES (UINT64_C(256) << 20) /* to and from it */
 #define GEMM_ROWS 8192
-#define COLLECTIVE_BYTES (UINT64_C(256) << 20) /* share of the device's memory, at least */
+#define COLLECTIVE_BYTES (UINT64_C(256) << 20) /* minimum share of the device's memory */
 
 struct test {
     enum device_measure what;
@@ -38,7 +38,7 @@ static const struct test tests[] = {
 
 /* --- opening and closing --- */
 
-/* The cores near the device that this rank may use, unless core binding is to be left alone. */
+/* The cores near the device that this rank may use, unless core binding is off. */
 static void find_near(struct suite_gpu *self, const struct suite *suite, const struct gpu_place *place, const char *pci)
 {
     struct cb_err unknown;
@@ -76,7 +76,8 @@ static int open_device(struct suite_gpu *self, const struct suite *suite, struct
     return 0;
 }
 
-/* *all: whether every rank could. If not, the reason of a rank that could not, as far as rank 0 knows it. */
+/* *all: whether every rank succeeded. If not, reports the test as skipped, with this rank's reason or the number of a
+ * rank that failed. */
 static int everybody(struct suite *suite, int code, const struct cb_err *why, const char *what, bool *all,
                      struct cb_err *err)
 {
@@ -192,7 +193,7 @@ void suite_gpu_close(struct suite *suite)
 
 /* --- one device --- */
 
-/* Reports tests that this rank's device does not support; real errors are failures. */
+/* Skips tests that this rank's device does not support, and reports them; real errors are failures. */
 static int run_test(struct suite *suite, const struct test *test, struct sample *sample, bool last, struct cb_err *err)
 {
     struct suite_gpu *self = &suite->gpu;

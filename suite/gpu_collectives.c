@@ -9,7 +9,7 @@
 #include "suite/suite.h"
 
 #define ROUNDS 7
-#define BATCH_BYTES (UINT64_C(8) << 20) /* small operations are timed in batches, of at most this time or BATCH_MOST */
+#define BATCH_BYTES (UINT64_C(8) << 20) /* small operations are timed in batches, up to this time or BATCH_MOST */
 #define BATCH_MOST 20
 #define PAIR_BYTES 8
 #define PAIR_WARMUP 5
@@ -32,7 +32,7 @@ static const struct collective_test tests[] = {
     {DEVICE_ALL_TO_ALL, COLLECTIVE_ALL_TO_ALL, METRIC_GPU_ALL_TO_ALL_BUS_BYTES_PER_S, "all-to-all", "gpu_all_to_all"},
 };
 
-/* One test on this rank; memory on its device. */
+/* One test on this rank; the memory is on its device. */
 struct collective_run {
     const struct collective_test *test;
     void *from, *to;
@@ -45,7 +45,7 @@ static uint64_t share_of(const struct suite *suite, enum device_collective kind,
     return is_share ? bytes / suite->gpu.size : bytes;
 }
 
-/* Seconds per operation, in a batch of `batch`, on the slowest rank. Includes calls and launches. */
+/* Seconds per operation on the slowest rank, in a batch of `batch`. Includes calls and launches. */
 static int run_batch(struct suite *suite, const struct collective_run *run, uint64_t bytes, uint32_t batch,
                      double *seconds, struct cb_err *err)
 {
@@ -67,7 +67,8 @@ static int run_batch(struct suite *suite, const struct collective_run *run, uint
     return rc;
 }
 
-/* A rank's own floats: those of the first rank plus zeros of all others sum to the first rank's, bit for bit. */
+/* A rank's input for sums: its floats on the first rank and zeros on all others, so that the sum is the first rank's,
+ * bit for bit. */
 static struct device_values values_of(const struct suite *suite, uint32_t rank, uint64_t first, uint64_t count)
 {
     struct device_values values = {.source = {.kind = PAYLOAD_WEIGHTS, .dtype = DTYPE_F32, .key = 17 + rank}};
@@ -123,7 +124,7 @@ static int count_wrong(struct suite *suite, const struct collective_run *run, ui
     return rc;
 }
 
-/* An untimed run: values are known before and verified after it. */
+/* An untimed operation: sets values before it and verifies them after it. */
 static int check_once(struct suite *suite, const struct collective_run *run, uint64_t bytes, struct cb_err *err)
 {
     double unused;
@@ -178,7 +179,7 @@ static int measure_all(struct suite *suite, struct collective_run *run, struct s
 
 /* --- pairs of nodes --- */
 
-/* Collective over both ranks of a pair; seconds until both have received the other's data, the median. */
+/* Seconds until both ranks of a pair have received the other's data, the median. Collective over both. */
 static int time_pair(struct suite *suite, const struct collective_run *run, uint32_t peer, uint64_t bytes,
                      uint32_t rounds, double *median_s, struct cb_err *err)
 {
@@ -255,7 +256,7 @@ int suite_gpu_collectives(struct suite *suite, struct sample *sample, bool last,
         rc = measure_all(suite, &run, sample, last, err);
     if (!rc)
         rc = measure_pairs(suite, &run, sample, last, err);
-    /* Memory can only be freed when nothing is in progress: an operation that waits for a missing rank never ends. */
+    /* Memory can only be freed when no operation is in flight: one that waits for a missing rank never ends. */
     if (rc && suite->gpu.comm)
         suite->gpu.plugin.ops->comm->abort(suite->gpu.comm);
     if (device) {

@@ -1,4 +1,5 @@
-/* What is measured of links in the same way over MPI and over NCCL: a collective over message sizes, pairs of nodes. */
+/* Measurements of links that are the same over MPI and over NCCL: a collective over message sizes, and pairs of
+ * nodes. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -6,7 +7,7 @@
 #include "suite/suite.h"
 
 #define LEAST_BYTES 8 /* per rank, for collectives where each rank has a share */
-#define STEP 8        /* from one size to the next */
+#define STEP 8        /* factor from one size to the next */
 #define CURVE_BYTES 4096
 
 int suite_curve_write(struct suite *self, const struct suite_curve *curve, struct cb_err *err)

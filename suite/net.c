@@ -19,12 +19,12 @@
 #define WINDOW 64
 #define WINDOW_ROUNDS 3
 #define COLLECTIVE_ROUNDS 5
-#define BATCH_BYTES (UINT64_C(8) << 20) /* small operations are timed in batches, of at most this time or BATCH_MOST */
+#define BATCH_BYTES (UINT64_C(8) << 20) /* small operations are timed in batches, up to this time or BATCH_MOST */
 #define BATCH_MOST 50
 #define FACT_BYTES 1024
 
 /* For latency over sizes: */
-#define ROUNDS_A_WARMUP 20 /* one warm-up round for so many timed rounds */
+#define ROUNDS_A_WARMUP 20 /* one warm-up round for this many timed rounds */
 #define MOST_ROUNDS 50
 #define LEAST_ROUNDS 10
 #define BYTES_OF_A_SIZE (UINT64_C(64) << 20) /* fewer rounds for large messages */
@@ -32,9 +32,9 @@
 static const uint64_t sizes[] = {8, 64, 512, 4096, 32768, 262144, 2097152, 4194304};
 #define SIZES (sizeof sizes / sizeof *sizes)
 
-/* With one peer or several in turn: means of the medians, and the worst percentiles. */
+/* For one peer or several in turn: means of the medians, and the worst percentiles. */
 struct latencies {
-    bool wanted; /* else only `link` is measured */
+    bool wanted; /* if not, only `link` is measured */
     double median_s[SIZES], p99_s[SIZES];
     uint32_t peers;
 };
@@ -110,14 +110,14 @@ static void note_latencies(struct suite *self, const char *kind, const struct la
     buf_release(&text);
 }
 
-/* The first two ranks of every node, all nodes at once. */
+/* The first two ranks of every node, on all nodes simultaneously. */
 static int measure_local(struct suite *self, struct sample *sample, bool last, struct cb_err *err)
 {
     struct suite_link link;
     struct latencies latencies = {.wanted = last};
     if (self->nodes.local_size < 2 || self->nodes.local_rank > 1)
         return 0;
-    /* Ranks of a node need not be consecutive: the neighbour is the other of its first two ranks. */
+    /* Ranks of a node need not be consecutive: the neighbour is the other one of its first two ranks. */
     int rc = measure_link(self, &latencies, self->nodes.neighbour, &link, err);
     if (rc)
         return rc;

@@ -1,4 +1,4 @@
-/* Shared by all sections: deadlines, ending a step together, sums over a node, skipped tests. */
+/* Shared by all sections: deadlines, agreeing at the end of a step, sums over a node, skipped tests. */
 #include <stdio.h>
 #include <string.h>
 

@@ -230,7 +230,7 @@ static int pass_init(struct pass *self, struct suite *suite, struct store *store
     return 0;
 }
 
-/* Memory must not be freed while requests are in flight; what a stuck store still uses is leaked. */
+/* Memory must not be freed while requests are in flight; memory that a stuck store still uses is leaked. */
 static void pass_release(struct pass *self)
 {
     uint64_t give_up_ns = clock_monotonic_ns() + NS_PER_S;
@@ -297,14 +297,14 @@ static int run_pass(struct pass *self, const char *kind, enum store_request_kind
     return rc;
 }
 
-/* The largest share of all; a single unknown makes it unknown. */
+/* The largest share of all ranks; NAN if any of them is unknown. */
 static void note_resident(struct suite *self, double resident)
 {
     if (isnan(resident) || resident > self->resident)
         self->resident = resident;
 }
 
-/* Drops a rank's files from the page cache, and measures what remains cached. */
+/* Drops a rank's files from the page cache, and measures the share that remains. */
 static int make_cold(struct suite *self, const char *kind, uint32_t owner, uint32_t file_count, struct cb_err *err)
 {
     int rc = 0;
@@ -336,7 +336,7 @@ static uint32_t depth_of(const struct suite *self)
     return depth > SUITE_DEPTH_MOST ? SUITE_DEPTH_MOST : (uint32_t)depth;
 }
 
-/* One node, some files: written, then read cold. No read rate if `read` is NULL. */
+/* Writes some files on one node, then reads them cold. No read rate if `read` is NULL. */
 static int measure_files(struct suite *self, struct store *store, uint32_t file_count, uint32_t depth, double *write,
                          double *read, struct cb_err *err)
 {
@@ -449,7 +449,7 @@ static int measure_names(struct suite *self, struct sample *sample, struct cb_er
     return rc;
 }
 
-/* Tests that one process of a node runs alone. */
+/* Tests that run in one process of a node. */
 static int measure_node(struct suite *self, struct sample *sample, struct cb_err *err)
 {
     uint32_t workers = suite_workers(self->experiment);

@@ -1,9 +1,9 @@
-/* The cluster suite: what nodes, links, disks and memory of this allocation can do, measured before training on them.
- * One process per core (or device); each repetition measures everything once and is one sample, so that spread,
- * comparison and history work as they do for checkpoints. Collective.
+/* The cluster suite: measures the performance of nodes, links, disks and memory of this allocation before training on
+ * them. One process per core (or device); each repetition measures everything once and is one sample, so that spread,
+ * comparison and history work as for checkpoints. Collective.
  *
- * A test that cannot run here leaves its metrics absent and reports the reason in a fact "suite.skipped.NAME".
- * Results with several values per repetition (sizes, pairs of nodes) are facts, too. */
+ * A test that cannot run here leaves its metrics absent and reports the reason in a fact "suite.skipped.NAME". Results
+ * with several values per repetition (sizes, pairs of nodes) are facts, too. */
 #ifndef SUITE_SUITE_H
 #define SUITE_SUITE_H
 
@@ -23,7 +23,7 @@
 
 #define SUITE_FILES_MOST 64 /* limit of suite.storage_workers */
 #define SUITE_DEPTH_MOST 64
-#define SUITE_NODE_GEMM_SIZE 2048 /* shared with the other ranks of the node, whose matrices must fit together */
+#define SUITE_NODE_GEMM_SIZE 2048 /* shared with the other ranks of the node, whose matrices must all fit */
 
 #define SUITE_NO_GPU UINT32_MAX
 
@@ -31,11 +31,11 @@
 struct suite_gpu {
     bool is_here, can_talk; /* devices are measured, and NCCL connects them: the same on all ranks */
     struct device_plugin plugin;
-    struct device *device;     /* NULL if another rank measures it, or there is none */
+    struct device *device;     /* NULL if another rank measures it, or there is no device */
     struct device_comm *comm;  /* with a device, if NCCL works */
     uint32_t rank, size;       /* index of this rank among those with a device */
     uint32_t *first_of_node;   /* their lowest rank on each node; SUITE_NO_GPU */
-    uint64_t collective_bytes; /* size of the largest message, as a whole */
+    uint64_t collective_bytes; /* size of the largest message over all ranks */
     bool has_near;
     cpu_set_t near; /* cores near the device that this rank may use */
 };
@@ -45,7 +45,7 @@ struct suite {
     struct status_page *page; /* borrowed */
     const struct experiment *experiment;
     const char *pages_folder; /* node-local; borrowed */
-    cpu_set_t allowed;        /* cores, before ranks were bound to their shares */
+    cpu_set_t allowed;        /* the cores before ranks were bound to their shares */
     char run[FOLDER_NAME_BYTES];
     const char *run_folder; /* borrowed */
     uint32_t attempt;
@@ -71,14 +71,15 @@ int suite_cpu(struct suite *self, struct sample *sample, bool last, struct cb_er
 int suite_memory(struct suite *self, struct sample *sample, bool last, struct cb_err *err) CB_MUST_CHECK;
 int suite_gpu(struct suite *self, struct sample *sample, bool last, struct cb_err *err) CB_MUST_CHECK;
 
-/* suite/suite_thresholds.c: CB_ERR_BELOW, on all ranks, where a median does not reach suite.fail_below. */
+/* suite/suite_thresholds.c: CB_ERR_BELOW, on all ranks, if a median does not meet suite.fail_below. */
 int suite_judge(struct suite *self, struct cb_err *err) CB_MUST_CHECK;
 
 /* Opens and removes the folder in the store, before and after all repetitions. */
 int suite_storage_open(struct suite *self, struct cb_err *err) CB_MUST_CHECK;
 int suite_storage_close(struct suite *self, struct cb_err *err) CB_MUST_CHECK;
 
-/* Opens and closes the devices of all ranks; if there are none, keeps the reason. Before and after all repetitions. */
+/* Opens and closes the devices of all ranks, before and after all repetitions; if there is no device, keeps the
+ * reason. */
 int suite_gpu_open(struct suite *self, struct cb_err *err) CB_MUST_CHECK;
 void suite_gpu_close(struct suite *self);
 
@@ -105,8 +106,8 @@ struct suite_link {
 /* Pairs of ranks of different nodes, one round at a time, so that no node is in two pairs at once. */
 struct suite_pairs {
     const char *fact;             /* "pair": each pair is the fact "suite.pair.A.B" of one of its ranks */
-    const uint32_t *rank_of_node; /* that plays for the node; SUITE_NO_GPU: none does */
-    bool plays;                   /* this rank does for its node */
+    const uint32_t *rank_of_node; /* the rank that represents the node; SUITE_NO_GPU if there is none */
+    bool plays;                   /* this rank represents its node */
     int (*measure)(struct suite *self, void *context, uint32_t peer, struct suite_link *link, struct cb_err *err);
     void *context;
 };
@@ -130,7 +131,7 @@ uint64_t suite_array_bytes(const struct suite *self);
 uint64_t suite_deadline(const struct suite *self);
 /* Ends a step: see comm/agree.h. */
 int suite_join(struct suite *self, int code, struct cb_err *err) CB_MUST_CHECK;
-/* Sum of a value over the ranks of this node; the same on all of them. Values below 2^63. */
+/* Sum of a value over the ranks of this node; every rank of it gets the same. Values must be below 2^63. */
 int suite_sum_of_node(struct suite *self, double value, double *sum, struct cb_err *err) CB_MUST_CHECK;
 /* Writes "suite.skipped.WHAT" = why; on rank 0, once. */
 void suite_skip(struct suite *self, const char *what, const char *why);

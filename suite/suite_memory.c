@@ -1,5 +1,5 @@
-/* Memory: STREAM (McCalpin, 1995), page faults, pinned pages. All ranks of a node at once, since that is how they
- * will use it. */
+/* Memory: STREAM (McCalpin, 1995), page faults, pinned pages. All ranks of a node run simultaneously, as they will in
+ * training. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -72,7 +72,7 @@ static bool is_right(enum kernel kernel, const double *a, const double *b, const
     return true;
 }
 
-/* Bytes per second of this rank's best round, with all ranks of the node starting together. */
+/* Bytes per second of this rank's best round; all ranks of the node start together. */
 static int time_kernel(struct suite *self, enum kernel kernel, double *arrays[3], size_t n, double *bytes_per_s,
                        struct cb_err *err)
 {
@@ -125,7 +125,7 @@ static int measure_stream(struct suite *self, struct sample *sample, struct cb_e
     return rc;
 }
 
-/* Touches fresh pages, or maps them locked. *bytes_per_s is 0 if locking is not permitted. */
+/* Touches fresh pages, or maps locked ones. *bytes_per_s is 0 if locking is not permitted. */
 static int map_pages(bool locked, double *bytes_per_s, struct cb_err *err)
 {
     uint64_t start_ns = clock_monotonic_ns();
