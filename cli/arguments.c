@@ -22,7 +22,7 @@
 #define MAX_OUTPUT_BYTES (1024 * MIB)
 #define MAX_YAML_BYTES (16 * MIB)
 #define OTHER_FLAGS_MOST 64 /* flags of the verb and common flags */
-#define STANDARD_INPUT "-"  /* in place of FILE.yaml */
+#define STANDARD_INPUT "-"  /* replaces FILE.yaml in words */
 
 const struct verb_flag common_flags[] = {
     {"q", NULL, "say nothing on stderr but errors"},
@@ -33,7 +33,7 @@ const struct verb_flag common_flags[] = {
 };
 const size_t common_flag_count = sizeof common_flags / sizeof *common_flags;
 
-/* Files are applied before words, so that words override them. */
+/* Settings of files come before those of words, so that words override them. */
 struct arguments {
     int argc;
     char **argv;
@@ -258,7 +258,7 @@ int cli_init(struct cli *self, int argc, char **argv, struct cb_err *err)
     free(arguments.files);
     if (rc == 0 && !self->verb && !self->help && !self->version)
         rc = cb_fail(err, CB_ERR_USAGE, "what shall be done? `ckptbench --help` lists the verbs");
-    return rc; /* the caller releases, also on failure */
+    return rc; /* owned by the caller, also on failure */
 }
 
 void cli_release(struct cli *self)
@@ -293,7 +293,7 @@ uint32_t cli_cores(void)
     return cores > 1 ? (uint32_t)cores : 1;
 }
 
-/* The length of a style of ours that begins here; 0: none does. */
+/* The length of one of our style sequences at this position; 0 if there is none. */
 static size_t style_at(const char *at, size_t left)
 {
     size_t len = strlen(table_style_end());
@@ -307,7 +307,7 @@ static size_t style_at(const char *at, size_t left)
     return 0;
 }
 
-/* What files, servers and other machines gave goes out with the rest: nothing of it may steer a terminal. */
+/* Text from files, servers and other machines is part of the output, so control characters in it are escaped. */
 int cli_flush(struct cli *self, struct cb_err *err)
 {
     int rc = buf_check(&self->out, "the answer", err);

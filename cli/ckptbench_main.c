@@ -30,7 +30,7 @@ int main(int argc, char **argv)
     int rc = run(&cli, argc, argv, &err);
     if (rc)
         log_error("%s", err.message);
-    bool at_home = cli.verb != &verb_verify; /* damage that verify finds is its result */
+    bool at_home = cli.verb != &verb_verify; /* for verify, a damaged checkpoint is a result, not a failure */
     int exit_code = rc == 0 ? cli.exit_code : at_home ? cb_exit_code_at_home(rc) : cb_exit_code(rc);
     cli_release(&cli);
     return exit_code;

@@ -1,10 +1,10 @@
 /* The command line of ckptbench: the description of a verb, the parsed arguments, and the output.
  *
- * A verb is one file in cli/verbs that defines `const struct verb verb_NAME`. It is declared at the end of this
- * header and listed in the table of cli/verbs/verbs.c. Help, man page and completion are generated from these
- * structs. A verb appends its output to cli->out, which main writes to stdout; progress and warnings go to stderr
- * through core/log. It returns 0 or an error that main prints and turns into the exit code. A verb that worked and
- * still has bad news sets cli->exit_code. */
+ * A verb is one file in cli/verbs that defines `const struct verb verb_NAME`. It is declared at the end of this header
+ * and listed in the table of cli/verbs/verbs.c. Help, man page and completion are generated from these structs. A verb
+ * appends its output to cli->out, which main writes to stdout; progress and warnings go to stderr through core/log. It
+ * returns 0 or an error that main prints and turns into the exit code. A verb that succeeded but has a negative result
+ * sets cli->exit_code. */
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
 
@@ -25,7 +25,7 @@ struct verb_flag {
     const char *name;  /* "by": --by; a name of one letter is a short flag, -o */
     const char *value; /* name of its value in help, "KEY"; NULL if it has no value */
     const char *help;
-    const char *sets; /* the setting that it stands for, "key=value", or NULL */
+    const char *sets; /* the setting that it abbreviates, "key=value", or NULL */
 };
 
 struct verb {
@@ -98,21 +98,21 @@ int cli_parse_flag(const struct cli *self, const char *name,
                    int (*parse)(const char *text, uint64_t *value, struct cb_err *err), uint64_t *value,
                    struct cb_err *err) CB_MUST_CHECK;
 
-/* Asks on the terminal; true after --yes. Where nobody can be asked, logs `refusal` and returns false. */
+/* Asks on the terminal; true after --yes. Without a terminal, logs `refusal` and returns false. */
 bool cli_confirms(const struct cli *self, const char *question, const char *refusal);
 
 /* Cores of this machine that are online, for verbs that use several threads. */
 uint32_t cli_cores(void);
 
-/* Writes `out` to stdout and empties it, for verbs that print bit by bit. A reader that has closed the pipe (head)
- * is no error. */
+/* Writes `out` to stdout and empties it, for verbs that print in parts. A reader that closes the pipe (head) is not an
+ * error. */
 int cli_flush(struct cli *self, struct cb_err *err) CB_MUST_CHECK;
 
 /* Appends the text of --help (of the verb, or of all verbs) or of --version. */
 void cli_write_help(struct cli *self);
 void cli_write_version(struct cli *self);
 
-/* Ends what is open in a JSON document, and the document with a line feed. */
+/* Closes everything that is open in a JSON document, and ends it with a line feed. */
 int cli_end_json(struct cli *self, struct json_writer *json, struct cb_err *err) CB_MUST_CHECK;
 /* Appends a table and releases it. */
 int cli_end_table(struct cli *self, struct table *table, struct cb_err *err) CB_MUST_CHECK;

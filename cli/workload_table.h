@@ -1,5 +1,5 @@
-/* What the controller does for each workload: one row each. What its ranks run stands in worker/worker_main.c, what
- * everybody may ask of it in run/workload_kind.h. */
+/* What the controller does for each workload: one row each. worker/worker_main.c has the function that ranks run;
+ * run/workload_kind.h has the properties that all programs use. */
 #ifndef CLI_WORKLOAD_TABLE_H
 #define CLI_WORKLOAD_TABLE_H
 
@@ -11,17 +11,17 @@
 
 struct workload_row {
     const char *name; /* the value of workload= */
-    /* Fills what is known before the run. */
+    /* Computes what is known before the run. */
     int (*plan)(struct workload *self, const struct experiment *experiment, struct cb_err *err);
-    /* The first line above the results, after the run's id; `workload` is NULL if it is not known (any more). */
+    /* The first line above the results, after the run's id; `workload` is NULL if it is not (or no longer) known. */
     void (*heading)(const struct experiment *experiment, const struct workload *workload, const char *host,
                     struct buf *out);
-    /* What was measured; NULL where nothing is. */
+    /* Prints the measurements; NULL if the workload has none. */
     int (*report)(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err);
     bool needs_store, has_model;
 };
 
-/* Never NULL: a workload of another release is taken for one that saves and loads. */
+/* Never NULL: the workload of another release is treated as one that saves and loads. */
 const struct workload_row *workload_row_named(const char *name);
 const struct workload_row *workload_row_of(const struct experiment *experiment);
 

@@ -50,7 +50,7 @@ static bool is_among(const char *word, const char *const *words, size_t count)
     return false;
 }
 
-/* Takes ownership of the run. Runs that did not pass, or not yet, are counted and freed. */
+/* Takes ownership of the run. A run that has not passed is counted and freed. */
 static int side_take(struct side *self, struct run_info *run, struct cb_err *err)
 {
     static const char *const begun[] = {"booting", "running", "sealing"};
@@ -171,7 +171,7 @@ static int check_overlap(const struct sides *sides, struct cb_err *err)
     return 0;
 }
 
-/* The other sides first, because their runs are left out of the base. */
+/* The other sides are loaded first, because their runs are excluded from the base. */
 int sides_find(struct sides *self, struct history *history, const char *const *words, size_t count, struct cb_err *err)
 {
     struct run_selection others = {0}, found = {0};
@@ -202,7 +202,7 @@ int sides_find(struct sides *self, struct history *history, const char *const *w
     return rc;
 }
 
-/* One run has one value of any key; if it belongs to a sweep, the whole sweep is meant. */
+/* A single run has one value of any key; if it belongs to a sweep, it stands for the whole sweep. */
 static int select_to_split(struct history *history, const char *name, struct run_selection *selection,
                            struct cb_err *err)
 {
@@ -225,7 +225,7 @@ static int select_to_split(struct history *history, const char *name, struct run
     return rc;
 }
 
-/* Sweeps by age, then combinations in the order of the given values, whichever ran or ended first. */
+/* Orders sweeps by age, then combinations in the order of the given values, whichever run started or ended first. */
 static int compare_planned(const void *a, const void *b)
 {
     const struct run_info *x = *(struct run_info *const *)a, *y = *(struct run_info *const *)b;

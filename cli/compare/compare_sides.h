@@ -16,8 +16,8 @@ struct sides {
     size_t count;
 };
 
-/* One side for each word, the base first. If the base is a window or filters, runs of the other sides are left out
- * of it. All unknown names are reported: the last in the error, the others in the log. */
+/* One side for each word, the base first. If the base is a window or filters, it excludes runs of the other sides. All
+ * unknown names are reported: the last one in the error, the others in the log. */
 int sides_find(struct sides *self, struct history *history, const char *const *words, size_t count,
                struct cb_err *err) CB_MUST_CHECK;
 
@@ -26,7 +26,7 @@ int sides_find(struct sides *self, struct history *history, const char *const *w
 int sides_split(struct sides *self, struct history *history, const char *word, const char *key,
                 struct cb_err *err) CB_MUST_CHECK;
 
-/* Also after a failure. */
+/* Call also after a failure. */
 void sides_release(struct sides *self);
 
 #endif

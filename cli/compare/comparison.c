@@ -74,8 +74,8 @@ static double median(const double *values, size_t n)
     return summary.median;
 }
 
-/* The block of each run, as a number: equal for runs of one block whose other keys agree; 0 for no block, or for one
- * that contains one side only. */
+/* The block of each run, as a number: equal for runs of one block that agree in all other keys; 0 if it has no block,
+ * or a block with one side only. */
 
 struct block_key {
     char *text;

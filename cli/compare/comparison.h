@@ -50,7 +50,8 @@ struct comparison_metric {
     bool primary;
     double base, other;     /* medians */
     size_t base_n, other_n; /* values compared: runs or iterations, or blocks that have both sides */
-    /* Ratio - 1. The estimate is NAN if the values allow no ratio, and that of the medians if there is no interval. */
+    /* Ratio - 1. The estimate is NAN if the values allow no ratio, and the ratio of the medians if there is no
+     * interval. */
     struct shift shift;
     double p;             /* of primary metrics corrected for their number */
     enum verdict verdict; /* of primary metrics only */
@@ -100,7 +101,7 @@ int comparison_compute(const struct comparison_side *base, const struct comparis
                        struct cb_err *err) CB_MUST_CHECK;
 void comparison_release(struct comparison *self);
 
-/* 5 if a primary metric is worse; else 6 if one is inconclusive or there is none; else 0. */
+/* 5 if a primary metric is worse; else 6 if one is inconclusive or there is no primary metric; else 0. */
 int comparison_exit_code(const struct comparison *self);
 
 /* Hodges-Lehmann over blocks: the median of the Walsh averages of `n` differences, and the interval of Wilcoxon's

@@ -1,4 +1,4 @@
-/* Finds the differences between two sides: the fingerprint keys that count, and those that an experiment key
+/* Finds the differences between two sides: the fingerprint keys that matter, and those that an experiment key
  * explains. */
 #include "cli/compare/differences.h"
 
@@ -93,7 +93,7 @@ static int add_difference(struct comparison_differences *self, const char *key, 
     return 0;
 }
 
-/* A key that runs have values of. */
+/* A key for which runs have values. */
 struct key {
     enum { KEY_OPTION, KEY_LABEL, KEY_FINGERPRINT } kind;
     enum option_id option;
@@ -105,7 +105,7 @@ static int compare_keys(const void *name, const void *key)
     return strcmp(name, *(const char *const *)key);
 }
 
-/* "-" if the run has none. */
+/* "-" if the run has no value. */
 static const char *value_of(const struct run_info *run, const struct key *key)
 {
     if (key->kind == KEY_OPTION)

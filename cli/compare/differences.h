@@ -10,8 +10,8 @@ int differences_find(const struct comparison_side *const sides[2], struct compar
                      struct cb_err *err) CB_MUST_CHECK;
 void differences_release(struct comparison_differences *self);
 
-/* The block of a run, as text: runs of a sweep that agree in every key except those in `differs` have the same text;
- * "" for a run outside any sweep. Owned by the caller. */
+/* The block of a run, as text: equal for runs of a sweep that agree in every key except those in `differs`; "" for a
+ * run outside of sweeps. Owned by the caller. */
 int differences_block_key(const struct run_info *run, const struct comparison_differences *differs, char **text,
                           struct cb_err *err) CB_MUST_CHECK;
 

@@ -8,7 +8,7 @@
 enum munge {
     MUNGE_ABSENT, /* no socket, or not accessible to this user */
     MUNGE_ANSWERS,
-    MUNGE_DEAD, /* nobody listens at the socket */
+    MUNGE_DEAD, /* no process listens on the socket */
 };
 
 /* Connects to the socket and closes it without sending anything. Does not block; a busy munged counts as answering. */

@@ -87,7 +87,7 @@ static const char *advice_about_bucket(const struct s3_facts *facts)
     return "ask those who run the server; s3.deadline is how long this waits for it";
 }
 
-/* The fastest of some requests on an open connection. `facts` receives what the last answer says. */
+/* The fastest of some requests on an open connection. `facts` receives the settings from the last reply. */
 static int check_bucket(struct look *self, struct s3_facts *facts)
 {
     struct cb_err err = {0};
@@ -152,7 +152,7 @@ static void check_uploads(struct look *self)
     tell(self, "s3 abort", rc, &err, "allowed", "allow s3:AbortMultipartUpload below the prefix");
 }
 
-/* Reports why the client could not be opened: no credentials, or the endpoint has no address. */
+/* Reports why the client could not be opened: no credentials, or an endpoint without an address. */
 static void tell_why_not(const struct look *self, const char *profile, const struct cb_err *err)
 {
     struct s3_credentials credentials = {0};
@@ -183,7 +183,7 @@ void doctor_s3_check(const char *uri, const struct experiment *experiment, docto
     }
     tell_facts(&look);
     rc = check_bucket(&look, &facts);
-    if (facts.status != 0) /* an answer: its date is the server's clock */
+    if (facts.status != 0) /* a reply: its date is the server's clock */
         tell_clock(&look, &facts);
     if (rc == 0 || strcmp(facts.code, "AccessDenied") == 0) { /* the user may have other permissions in the bucket */
         check_permissions(&look);

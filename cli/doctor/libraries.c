@@ -3,7 +3,7 @@
 
 #include "store/kind.h"
 
-/* Whether the Makefile defined a macro, which then is 1: an undefined one stays its own name. */
+/* Whether the Makefile defined a macro: a defined one expands to 1, an undefined one stays its own name. */
 #define TEXT_OF(macro) #macro
 #define IS_DEFINED(macro) (sizeof TEXT_OF(macro) == sizeof "1")
 

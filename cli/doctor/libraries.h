@@ -1,4 +1,4 @@
-/* The optional libraries: whether this build has them, and what is missing without them. */
+/* The optional libraries: whether this build has them, and which features are missing without them. */
 #ifndef CLI_DOCTOR_LIBRARIES_H
 #define CLI_DOCTOR_LIBRARIES_H
 
@@ -10,7 +10,7 @@ struct library {
     const char *package; /* Debian package to build with */
     bool present;
     const char *gives;      /* what it is used for */
-    const char *without_it; /* what its absence costs */
+    const char *without_it; /* feature that is missing without it */
 };
 
 size_t library_count(void);

@@ -105,7 +105,7 @@ void job_entry_look_at(struct job_entry *entry)
     }
 }
 
-/* Until its site has answered, a remote run keeps its last known state. */
+/* Until its site replies, a remote run keeps its last known state. */
 static void look_away(struct job_entry *entry)
 {
     entry->was_asked_for = false;
@@ -116,7 +116,7 @@ static void look_away(struct job_entry *entry)
         entry->verdict.state = JOB_PLANNED;
 }
 
-/* If a run has ended in the history, the history has everything except the job's own record. */
+/* If a run has ended in the history, only the job's own record is read from the folder. */
 void job_entry_look_once(struct job_entry *entry)
 {
     enum job_state state = JOB_PLANNED;

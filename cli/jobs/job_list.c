@@ -1,4 +1,4 @@
-/* Synchronises jobs: queries Slurm, folders and history in order, and writes what has changed. */
+/* Synchronises jobs: queries Slurm, folders and history in this order, and writes the changes. */
 #include "cli/jobs/job_list.h"
 
 #include <stdio.h>
@@ -41,7 +41,7 @@ void job_list_release(struct job_list *self)
     *self = (struct job_list){0};
 }
 
-/* ---- taking runs ---- */
+/* ---- adding runs ---- */
 
 static int take_line(void *context, const struct run_line *line, struct cb_err *err)
 {
@@ -81,15 +81,15 @@ void job_list_narrow(struct job_list *self, const char *site, bool only_jobs)
     self->count = kept;
 }
 
-/* ---- asking ---- */
+/* ---- querying Slurm ---- */
 
-/* Also for runs that were only planned: the user may have called sbatch with the script. */
+/* Includes runs that were only planned: the user may have called sbatch with the script. */
 static bool needs_slurm(const struct job_entry *entry)
 {
     return entry->has_record && !entry->is_final && !job_entry_is_away(entry);
 }
 
-/* Asks accounting about ids that squeue no longer lists: "4711,4712". If accounting does not answer, this is logged
+/* Queries accounting about ids that squeue no longer lists: "4711,4712". If accounting does not reply, this is logged
  * and the sync continues. */
 static void look_back(struct job_list *self, struct slurm_jobs *jobs, const struct job_index *index)
 {
@@ -110,8 +110,8 @@ static void look_back(struct job_list *self, struct slurm_jobs *jobs, const stru
     buf_release(&ids);
 }
 
-/* Whether anything has ended since squeue alone was sufficient, or an attempt of a running job has ended, perhaps
- * for the second time. */
+/* Whether squeue alone no longer suffices: a job has ended, or an attempt of a running job has, perhaps for the second
+ * time. */
 static bool wants_details(const struct job_list *self, const struct job_index *index)
 {
     for (size_t i = 0; i < self->count; i++) {
@@ -123,7 +123,7 @@ static bool wants_details(const struct job_list *self, const struct job_index *i
     return false;
 }
 
-/* squeue decides the state; scontrol adds what squeue does not report. */
+/* squeue decides the state; scontrol adds the fields that squeue does not report. */
 static int ask_closely(struct job_list *self, struct slurm_jobs *jobs, struct cb_err *err)
 {
     struct slurm_jobs details = {0};
@@ -149,7 +149,7 @@ static int ask_closely(struct job_list *self, struct slurm_jobs *jobs, struct cb
     return rc;
 }
 
-/* Cancels jobs that wait for a run that has not passed: they would wait for ever unless Slurm was told to end them,
+/* Cancels jobs that depend on a run that has not passed: they would wait for ever unless Slurm was told to end them,
  * which salloc cannot do. */
 static void call_off_hopeless(struct job_list *self, const struct job_index *index)
 {
@@ -201,8 +201,8 @@ static int write_history(struct job_list *self, struct job_entry *entry, struct 
     return rc;
 }
 
-/* What Slurm reports about a run, or would report if a run in a pool were a job. The spool is readable even if Slurm
- * does not answer. */
+/* Slurm's view of a run; for a run in a pool, the view that it would have of a job. The spool is readable even if Slurm
+ * does not reply. */
 static struct job_observation observe(const struct job_list *self, const struct job_entry *entry,
                                       const struct job_index *index, struct pool_run *in_pool)
 {
@@ -241,8 +241,7 @@ static void take_sight(struct job_record *record, const struct slurm_job *job, u
     job_record_observe(record, job, now_ns);
     if (*record->job || !*job->id)
         return;
-    snprintf(record->job, sizeof record->job, "%s",
-             job->id); /* the answer of sbatch was lost, or its pool started it */
+    snprintf(record->job, sizeof record->job, "%s", job->id); /* the reply of sbatch was lost, or its pool started it */
     record->submitted_wall_ns = now_ns;
 }
 
@@ -262,8 +261,8 @@ static int finish_writes(struct writes *self, struct cb_err *err)
     return rc;
 }
 
-/* Holds the run's lock: writes the decision to its folder. The manifest must not be older than the state that was
- * inspected. */
+/* Writes the decision to the run's folder, while holding its lock. The manifest must not be older than the state that
+ * was inspected. */
 static int settle(struct job_list *self, struct job_entry *entry, const struct job_index *index, struct writes *writes,
                   struct cb_err *err)
 {
@@ -299,7 +298,7 @@ static int settle(struct job_list *self, struct job_entry *entry, const struct j
     return job_record_write_in(ends ? NULL : &writes->batch, entry->folder, &entry->record, err);
 }
 
-/* Whether the state equals the one last written, so that there is nothing to do. This is true of most of a thousand
+/* Whether the state equals the last written one, so that nothing needs to be done. This is true of most of a thousand
  * waiting or running runs. */
 static bool stands(const struct job_list *self, struct job_entry *entry, const struct job_index *index)
 {
@@ -327,7 +326,7 @@ static int sync_entry(struct job_list *self, struct job_entry *entry, const stru
 {
     int fd = -1;
     struct cb_err why;
-    if (entry->is_gone) { /* cannot be sealed, so it is marked in the history, with the state of every lost run */
+    if (entry->is_gone) { /* an attempt that cannot be sealed is marked in the history, as lost */
         if (strcmp(entry->known_state, "failed") == 0)
             return 0;
         snprintf(entry->known_state, sizeof entry->known_state, "failed");
@@ -394,7 +393,7 @@ bool job_list_next_site(struct job_list *self, char name[64])
     return true;
 }
 
-/* Asks each site once. A site that does not answer does not stop the others. */
+/* Queries each site once. A site that does not reply does not stop the others. */
 static void sync_sites(struct job_list *self)
 {
     char name[64];

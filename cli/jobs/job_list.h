@@ -1,7 +1,7 @@
 /* A list of runs and their jobs, synchronised with Slurm and with the run folders.
  *
  * Shared by submit --wait, status, cancel, logs and collect. One squeue and at most one scontrol serve any number of
- * runs. If Slurm does not answer, the last known state stays, and `trouble` contains the reason. */
+ * runs. If Slurm does not reply, the last known state stays, and `trouble` contains the reason. */
 #ifndef CLI_JOBS_JOB_LIST_H
 #define CLI_JOBS_JOB_LIST_H
 
@@ -28,18 +28,18 @@ struct job_entry {
     char *message;        /* from the history, "" if there is none; owned */
     char known_state[16]; /* from the history */
     char outcome[24];     /* from the history; "" if there is none */
-    bool has_record;      /* it is a job, or was meant to be one */
-    bool is_final;        /* nothing will change any more */
+    bool has_record;      /* it is a job, or was to become one */
+    bool is_final;        /* its state is final */
     bool is_gone;         /* its folder was removed */
     bool may_requeue;
-    uint64_t nodes; /* number that it requests; 0 if not specified */
+    uint64_t nodes; /* number of nodes that it requests; 0 if not specified */
     struct job_record record;
     struct job_folder seen;
     struct job_verdict verdict; /* state and note */
     struct job_told told;
-    bool was_asked_for; /* this sync has asked its site */
+    bool was_asked_for; /* this sync has queried its site */
 };
-/* Whether its state has to be asked from a site. */
+/* Whether its site must be queried for its state. */
 bool job_entry_is_away(const struct job_entry *entry);
 bool job_entry_is_of_site(const struct job_entry *entry);
 /* Reads its folder on this machine. */
@@ -63,10 +63,10 @@ struct job_list {
     struct remote_sites *sites; /* NULL until needed */
     struct job_entry *items;
     size_t count;
-    bool asked;                /* Slurm answered the last time it was needed */
-    bool accounting_is_silent; /* Slurm answered, except for its accounting */
+    bool asked;                /* Slurm replied to the last query */
+    bool accounting_is_silent; /* Slurm replied, except for its accounting */
     bool broken;               /* a run folder is unusable: `trouble` names it */
-    char trouble[512];         /* why Slurm did not answer; "" if it did or was not needed */
+    char trouble[512];         /* why Slurm did not reply; "" if it did or was not queried */
 };
 
 /* Opens the history unless it is given, which is then borrowed. */
@@ -76,22 +76,22 @@ void job_list_release(struct job_list *self);
 struct remote;
 int job_list_site(struct job_list *self, const char *name, struct remote **remote, struct cb_err *err) CB_MUST_CHECK;
 
-/* The next site that has unfinished runs which were not asked for; marks them as asked for. False at the end. */
+/* The next site with unfinished runs that were not queried; marks them as queried. False at the end. */
 bool job_list_next_site(struct job_list *self, char name[64]);
-/* Adds to the history what the site knows and the history does not, as remote_runs_take. */
+/* Adds runs that the site has and the history lacks to the history, as remote_runs_take. */
 int job_list_take(struct job_list *self, const char *site, const char *const *words, size_t count,
                   struct cb_err *err) CB_MUST_CHECK;
 
 /* Adds the runs that the words select (history_select), oldest first. */
 int job_list_add(struct job_list *self, const char *const *words, size_t count, struct cb_err *err) CB_MUST_CHECK;
-/* Drops runs that are not of `site` (NULL: of any place), and with `only_jobs` those that have ended and never were
+/* Removes runs that are not of `site` (NULL: of any place), and with `only_jobs` those that have ended and never were
  * jobs. */
 void job_list_narrow(struct job_list *self, const char *site, bool only_jobs);
 
-/* Asks Slurm, decides the state of each run, seals attempts of dead agents, writes job.json and the history, and
+/* Queries Slurm, decides the state of each run, seals attempts of dead agents, writes job.json and the history, and
  * ingests finished runs. Runs that have ended according to the history are skipped, and nothing is locked unless
- * something has changed. A run that another controller holds is only inspected. A site does all this for its own
- * runs; those that have finished there are fetched. */
+ * something has changed. A run that another controller has locked is only inspected. A site does all this for its own
+ * runs; runs that have finished there are fetched. */
 int job_list_sync(struct job_list *self, struct cb_err *err) CB_MUST_CHECK;
 
 bool job_list_is_final(const struct job_list *self);

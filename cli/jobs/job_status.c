@@ -21,7 +21,7 @@ struct figures {
     double save_bytes_per_s, load_bytes_per_s, launch_s, run_s;
 };
 
-/* ---- figures of finished runs, in one query ---- */
+/* ---- metrics of finished runs, in one query ---- */
 
 struct figure_reader {
     const struct job_list *list;
@@ -85,7 +85,7 @@ static int read_figures(const struct job_list *list, struct figures *figures, st
     return rc;
 }
 
-/* ---- what a line says ---- */
+/* ---- the text of a line ---- */
 
 /* "12 s", "1m40", "2h10": readable at a glance. */
 static char *short_duration(double seconds, char text[32])
@@ -164,7 +164,7 @@ static void progress_text(const struct job_entry *entry, const struct figures *f
              progress->bytes_per_s > 0 ? units_format_rate(progress->bytes_per_s, rate) : "", rank);
 }
 
-/* Also before the history has it: the holder of the run's lock is about to write it. */
+/* Applies also before the history has it: the holder of the run's lock is about to write it. */
 static const char *outcome_of(const struct job_entry *entry)
 {
     if (*entry->outcome)

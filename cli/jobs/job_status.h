@@ -6,7 +6,7 @@
 #include "cli/jobs/job_list.h"
 #include "core/err.h"
 
-/* Appends the table, or the array with cli->json, of a list that has been synchronised. */
+/* Appends the table, or with cli->json the array, of a list that has been synchronised. */
 int job_status_write(struct cli *cli, const struct job_list *list, struct cb_err *err) CB_MUST_CHECK;
 
 /* With cli->json: appends the document of submit, the runs and their jobs; `sweep` and `site` may be NULL. */

@@ -21,13 +21,13 @@
 #include "run/spool.h"
 
 #define RUNS "runs"
-#define SHOWN_NS (24 * 3600 * NS_PER_S) /* how long ended pools are listed */
-#define LEAVE_NS (20 * NS_PER_S)        /* wait for the jobs of a stopped pool */
+#define SHOWN_NS (24 * 3600 * NS_PER_S) /* how long ended pools are still listed */
+#define LEAVE_NS (20 * NS_PER_S)        /* how long to wait for the jobs of a stopped pool */
 #define LOOK_NS (200 * NS_PER_MS)
 #define HOUR_NS (3600.0 * (double)NS_PER_S)
-#define MOST_JOBS 4096 /* jobs of a pool that are cancelled at once */
+#define MOST_JOBS 4096 /* jobs of a pool that are cancelled in one call */
 
-/* ---- what it saved ---- */
+/* ---- savings ---- */
 
 int pool_note_run(const char *folder, const char *run, struct cb_err *err)
 {
@@ -43,7 +43,8 @@ int pool_note_run(const char *folder, const char *run, struct cb_err *err)
     return 0;
 }
 
-/* A run that got its nodes waited boot_s for them; without the pool it would have waited as long as the pool did. */
+/* A run that got nodes of the pool waited boot_s for them; without the pool it would have waited as long as the pool
+ * did. */
 static int sum_saved(struct pool_entry *entry, struct cb_err *err)
 {
     char path[PATH_MAX];
@@ -116,7 +117,7 @@ static int ask_slurm(const struct pool_list *self, struct slurm_client *client, 
                 is_waiting = true;
     if (rc == 0 && is_waiting)
         rc = slurm_look_closely(client, &details, err);
-    /* squeue does not report restarts; they distinguish a failed boot from a slow one. */
+    /* squeue does not report restarts, which distinguish a failed boot from a slow one. */
     for (size_t i = 0; rc == 0 && i < jobs->count; i++)
         for (size_t k = 0; k < details.count; k++)
             if (strcmp(jobs->items[i].id, details.items[k].id) == 0)
@@ -225,7 +226,7 @@ int pool_list_find(const struct pool_list *self, const char *name, struct pool_e
                    *known ? ": there is " : "", known);
 }
 
-/* ---- keeping ---- */
+/* ---- storing ---- */
 
 static double node_hours(uint64_t node_ns)
 {
@@ -289,8 +290,8 @@ int pool_stop(struct slurm_client *client, struct pool_entry *entry, struct cb_e
         judge(entry, &jobs, true);
         if (entry->verdict.listed == 0 || clock_monotonic_ns() >= deadline_ns)
             break;
-        /* A running waiter ends its run in order and then itself; a job that has not started can be cancelled at
-         * once. */
+        /* A running hold job ends its run in order and then itself; a job that has not started can be cancelled
+         * immediately. */
         bool leaves = entry->pool.mode == POOL_HOLD && entry->usage.jobs > 0 && clock_monotonic_ns() < kill_ns;
         if (!leaves)
             rc = call_off(client, &entry->pool, &jobs, err);

@@ -21,20 +21,20 @@ struct pool_entry {
     struct pool_verdict verdict;
     size_t waiting, started; /* runs in the spool, and those that were started */
     size_t runs;             /* submitted through the pool, in either mode */
-    double saved_s;          /* boot time that its runs did not have to wait for */
+    double saved_s;          /* boot time that its runs did not have to wait */
 };
 
 struct pool_list {
     struct pool_entry *items; /* owned; oldest first */
     size_t count;
     bool asked;
-    char trouble[512]; /* why Slurm did not answer; "" if it did or was not needed */
+    char trouble[512]; /* why Slurm did not reply; "" if it did or was not queried */
 };
 
-/* Reads every pool and asks Slurm once about those that have not ended. A pool whose nodes do not come up is given
+/* Reads every pool and queries Slurm once about those that have not ended. A pool whose nodes do not come up is given
  * up; a pool that Slurm no longer lists is marked as ended. */
 int pool_list_load(struct pool_list *self, struct slurm_client *client, struct cb_err *err) CB_MUST_CHECK;
-/* The same from the folders alone: no verdicts, no savings, Slurm is not asked. */
+/* The same from the folders alone: without verdicts and savings, and without querying Slurm. */
 int pool_list_glance(struct pool_list *self, struct cb_err *err) CB_MUST_CHECK;
 void pool_list_release(struct pool_list *self);
 
@@ -51,7 +51,7 @@ int pool_list_keep(struct history *history, struct cb_err *err) CB_MUST_CHECK;
 /* Ends a pool: marks its folder, cancels its jobs, and waits some seconds until they have ended. */
 int pool_stop(struct slurm_client *client, struct pool_entry *entry, struct cb_err *err) CB_MUST_CHECK;
 
-/* Records that a run goes through the pool, to compute what the pool saves. */
+/* Records that a run uses the pool, to compute what the pool saves. */
 int pool_note_run(const char *folder, const char *run, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -14,7 +14,7 @@
 #define COMMAND_NS (60 * NS_PER_S)
 #define ANSWER_BYTES (4u << 20)
 #define MOST_NODES 4096
-#define AT_WORK_NS (25 * NS_PER_S) /* age of the waiter's last sign of life: two heartbeats and a margin */
+#define AT_WORK_NS (25 * NS_PER_S) /* age at which the hold job's heartbeat is stale: two intervals and a margin */
 
 /* ---- choosing ---- */
 
@@ -25,7 +25,7 @@ int pool_choose(struct slurm_client *client, const char *name, struct pool_entry
     bool at_work = false;
     int rc = pool_list_glance(&list, NULL);
     if (rc == 0 && pool_list_find(&list, name, &entry, NULL) == 0) {
-        /* A hold pool with a recent heartbeat of its waiter accepts runs, whatever Slurm reports. */
+        /* A hold pool with a recent heartbeat of its job accepts runs, whatever Slurm reports. */
         uint64_t now_ns = clock_wall_ns(), seen_ns = entry->usage.seen_wall_ns;
         at_work = entry->pool.mode == POOL_HOLD && !entry->has_end && !pool_is_stopping(entry->folder) &&
                   seen_ns <= now_ns && now_ns - seen_ns < AT_WORK_NS;
@@ -133,7 +133,7 @@ static int put_locked(const struct pool_entry *pool, const char *run, const char
         rc = spool_put(pool->folder, run, run_folder, err);
     if (rc)
         return rc;
-    /* A pool marks its end before it empties its spool: either the end is seen here, or the pool returns the run. */
+    /* A pool marks its end before it empties its spool: either we see the mark here, or the pool returns the run. */
     if (pool_has_ended(pool->folder) && spool_return(pool->folder, run, "the pool had just ended", NULL) == 0)
         return cb_fail(err, CB_ERR_ABORTED, "pool %s has just ended: run %s was not started", pool->pool.name, run);
     snprintf(note, sizeof note, "in the spool of pool %s", pool->pool.name);
@@ -158,7 +158,7 @@ int pool_put_run(const struct pool_entry *pool, const char *run, const char *run
     return rc;
 }
 
-/* ---- looking ---- */
+/* ---- state ---- */
 
 static const struct slurm_job *find_job(const struct slurm_jobs *jobs, const char *id)
 {
@@ -174,7 +174,7 @@ static void set_state(struct slurm_job *job, enum slurm_state state)
     snprintf(job->state_name, sizeof job->state_name, "%s", slurm_state_name(state));
 }
 
-/* The run waits, unless no waiter is left that could start it. */
+/* The run waits, unless no hold job is left that could start it. */
 static void look_at_waiting(const char *folder, const struct slurm_jobs *jobs, struct pool_run *found)
 {
     struct slurm_job *job = &found->job;
@@ -220,7 +220,7 @@ void pool_look_at_run(const struct job_record *record, const char *run, const st
         found->known = own != NULL;
         if (own) {
             *job = *own;
-            job->node_count = 0; /* had the pool's number, not the run's */
+            job->node_count = 0; /* it was the number of the pool's job */
         }
     } else if (rc == 0 && found->ticket.state == TICKET_DONE) {
         set_state(job, found->ticket.exit_status ? SLURM_FAILED : SLURM_COMPLETED);

@@ -14,7 +14,8 @@
 #include "run/job_record.h"
 #include "run/spool.h"
 
-/* The pool of that name. Fails with the reason if it accepts no runs. Asks Slurm if the pool's folder does not tell. */
+/* The pool of that name. If it accepts no runs, fails with the reason. Queries Slurm if the pool's folder does not
+ * contain its state. */
 int pool_choose(struct slurm_client *client, const char *name, struct pool_entry *chosen,
                 struct cb_err *err) CB_MUST_CHECK;
 /* Fails if the pool has too few nodes for the experiment. */
@@ -33,13 +34,13 @@ int pool_put_run(const struct pool_entry *pool, const char *run, const char *run
 /* What Slurm would report about the run if it were a job of its own. */
 struct pool_run {
     struct slurm_job job;
-    char why[512]; /* reason, for a run that the pool returned */
+    char why[512]; /* the reason, for a run that the pool returned */
     bool known;    /* `job` is valid; false: the pool's job is not listed, or the run is in no pool */
     bool nowhere;  /* it never reached the spool */
     struct ticket ticket;
 };
-/* `jobs` is what Slurm lists, NULL if it was not asked or did not answer. If the pool is gone, the run is removed
- * from the spool. */
+/* `jobs` is Slurm's list; NULL if Slurm was not queried or did not reply. If the pool is gone, the run is removed from
+ * the spool. */
 void pool_look_at_run(const struct job_record *record, const char *run, const struct slurm_jobs *jobs,
                       struct pool_run *found);
 

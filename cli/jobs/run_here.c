@@ -22,9 +22,9 @@
 #include "run/run_folder.h"
 
 #define LOOK_EVERY_NS (200 * NS_PER_MS)
-#define STOP_NOW_GRACE_NS (60 * NS_PER_S) /* after the second signal; then the agent itself is ended */
+#define STOP_NOW_GRACE_NS (60 * NS_PER_S) /* after the second signal; then the agent itself is killed */
 #define END_GRACE_NS (10 * NS_PER_S)
-/* If the agent was stopped by a signal for this long, it is ended: its ranks exit after 10 s without a sign of life. */
+/* If the agent was stopped by a signal for this long, it is killed: its ranks exit after 10 s without its heartbeat. */
 #define STANDSTILL_LIMIT_NS (15 * NS_PER_S)
 #define VERSION_NS (10 * NS_PER_S)
 #define BAR_CELLS 20
@@ -76,7 +76,7 @@ int agent_program_find(char path[PATH_MAX], struct cb_err *err)
                    path, version, commit, version_text(), version_commit());
 }
 
-/* ---- the bar ---- */
+/* ---- the progress line ---- */
 
 /* "━━━━━━━━━━━━╸         61 %   2.05 GiB/s   slowest rank 2   eta 2 s" */
 static void print_bytes(const struct progress *progress, struct buf *out)
@@ -124,7 +124,7 @@ static void write_stderr(const char *text, size_t len)
     while (len > 0) {
         ssize_t written = write(STDERR_FILENO, text, len);
         if (written < 0 && errno != EINTR)
-            return; /* nobody would see a progress line */
+            return; /* without a terminal nobody would see a progress line */
         if (written > 0) {
             text += written;
             len -= (size_t)written;
@@ -196,7 +196,7 @@ static bool stands_still(const struct launch *launch, const struct child *agent,
     return now_ns - *since_ns > STANDSTILL_LIMIT_NS;
 }
 
-/* Returns when the agent has ended; *stood_still: it was ended because it had been stopped too long. */
+/* Returns when the agent has ended; *stood_still: it was killed because it had been stopped too long. */
 static int follow_agent(const struct launch *launch, struct child *agent, uint32_t attempts_before, bool *stood_still,
                         struct cb_err *err)
 {
@@ -225,7 +225,7 @@ static int follow_agent(const struct launch *launch, struct child *agent, uint32
     }
 }
 
-/* Seals an attempt that its agent can no longer seal. If somebody else has sealed it meanwhile, that is fine. */
+/* Seals an attempt that its agent can no longer seal. It is not an error if another process has sealed it meanwhile. */
 static int seal(const struct launch *launch, uint32_t attempts_before, enum outcome outcome, const char *reason,
                 struct cb_err *err)
 {

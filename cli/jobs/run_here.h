@@ -8,11 +8,11 @@
 #include "core/err.h"
 #include "db/history.h"
 
-/* Counts SIGINT and SIGTERM from now on: the first lets the run end in order, the second ends it at once. */
-void launch_catch_signals(bool only_first); /* then the second ends this program as if it were not caught */
+/* From now on counts SIGINT and SIGTERM: the first lets the run end in order, the second ends it immediately. */
+void launch_catch_signals(bool only_first); /* then the second signal has its default effect on this program */
 bool launch_was_stopped(void);
 
-/* The absolute path of ckptbench-agent beside this program, else in PATH. CB_ERR_NOT_FOUND, or CB_ERR_UNSUPPORTED if
+/* The absolute path of ckptbench-agent next to this program, else in PATH. CB_ERR_NOT_FOUND, or CB_ERR_UNSUPPORTED if
  * it is of another release. An agent that cannot print its release is accepted: its libraries may exist only on the
  * nodes. */
 int agent_program_find(char path[PATH_MAX], struct cb_err *err) CB_MUST_CHECK;
@@ -20,14 +20,14 @@ int agent_program_find(char path[PATH_MAX], struct cb_err *err) CB_MUST_CHECK;
 struct launch {
     const char *run;    /* its id */
     const char *folder; /* its run folder, with the frozen experiment */
-    bool show_progress; /* print a progress line to stderr that is rewritten; only on a terminal */
+    bool show_progress; /* print a progress line to stderr and rewrite it; only on a terminal */
     const char *prefix; /* start of the progress line; may be "" */
     struct history *history;
 };
 
-/* Starts the agent, waits for it, and ingests the sealed attempt. Returns 0 for every outcome of the run; fails if
- * there is nothing in the history to show. If the agent leaves an attempt unsealed, it is sealed here as lost. A
- * folder has one controller: CB_ERR_EXISTS if another one runs it. */
+/* Starts the agent, waits for it, and ingests the sealed attempt. Returns 0 for every outcome of the run; fails if the
+ * history has nothing to show. If the agent leaves an attempt unsealed, it is sealed here as lost. A folder has one
+ * controller: CB_ERR_EXISTS if another one runs it. */
 int launch_run(const struct launch *launch, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -1,4 +1,4 @@
-/* Runs commands on a site: prepares modules and environment there, and interprets the answer. */
+/* Runs commands on a site: loads modules and sets the environment there, and interprets the reply. */
 #include "cli/jobs/site_command.h"
 
 #include <limits.h>
@@ -73,7 +73,7 @@ void remote_release(struct remote *self)
 
 /* ---- commands ---- */
 
-/* PROGRAM WORD…, after the preparation if the site needs one. */
+/* PROGRAM WORD…, preceded by the preparation if the site needs it. */
 static const char **command_words(const struct remote *self, const char *program, const char *const *words)
 {
     const char *mpi = site_text(&self->site, SITE_MPI), *modules = site_text(&self->site, SITE_MODULES);
@@ -146,7 +146,7 @@ int remote_run(struct remote *self, const struct remote_call *call, struct cb_er
     return rc;
 }
 
-/* ---- what an answer means ---- */
+/* ---- interpreting a reply ---- */
 
 static const char *without_name(const char *line)
 {

@@ -22,9 +22,9 @@
 struct remote {
     struct site site;
     struct transport *transport;
-    bool lost;                      /* no answer to the last command: whether it ran is unknown */
-    struct transport_answer answer; /* to the last command */
-    char trouble[512];              /* what was wrong although remote_ask succeeded; "" */
+    bool lost;                      /* no reply to the last command: whether it ran is unknown */
+    struct transport_answer answer; /* exit code of the last command */
+    char trouble[512];              /* problem of a remote_ask that succeeded; "" */
 };
 
 /* Opens the site's transport. Takes ownership of `site`, also on failure. Release in any case. */

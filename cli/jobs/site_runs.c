@@ -14,7 +14,7 @@
 
 #define WORD_BYTES 64
 #define AT_ONCE 64            /* runs fetched in one stream */
-#define ASIDE "runs/.fetched" /* RUN below it while incomplete */
+#define ASIDE "runs/.fetched" /* folder in which RUN is built up until it is complete */
 
 /* ---- sites ---- */
 
@@ -60,7 +60,7 @@ void remote_sites_release(struct remote_sites *self)
 
 /* ---- words ---- */
 
-/* Names of runs as words for the site; members of a sweep are replaced by the sweep's id, given once, if allowed. */
+/* Names of runs as words for the site; if allowed, members of a sweep are replaced by the sweep's id, once. */
 struct words {
     char (*texts)[WORD_BYTES];
     const char **items;
@@ -90,7 +90,7 @@ static void words_add(struct words *self, const char *run, bool whole_sweep)
     self->items[self->count++] = text;
 }
 
-/* Runs `verb` with the words on the site; `lines` is the array that it answers. */
+/* Runs `verb` with the words on the site; `lines` is the array in its reply. */
 static int ask(struct remote *remote, const char *verb, const char *const *words, size_t count,
                struct json_value **lines, struct cb_err *err)
 {
@@ -123,7 +123,7 @@ static int need_run_name(const struct remote *remote, const struct json_value *l
     return rc ? cb_context(err, "what site %s answers", remote->site.name) : 0;
 }
 
-/* ---- runs that are not known here ---- */
+/* ---- runs that the history lacks ---- */
 
 static int note_known(void *context, const struct run_line *line, struct cb_err *err)
 {
@@ -174,7 +174,7 @@ static int read_experiment(const struct json_value *line, const char *origin, st
     while (rc == 0 && json_next(json_get(line, "experiment"), &position, &key, &value)) {
         if (option_find(key, &id, NULL) == 0 && json_as_text(value, &text) &&
             strcmp(text, experiment_text(experiment, id)) == 0)
-            continue; /* has its default value, which may not be accepted as a setting */
+            continue; /* a default, which may not be accepted as a setting */
         rc = set_member(experiment, key, value, origin, err);
     }
     position = 0;
@@ -185,7 +185,7 @@ static int read_experiment(const struct json_value *line, const char *origin, st
     return rc;
 }
 
-/* A run that has ended at the site stays unfinished here until it has been fetched. */
+/* A run that has ended on the site stays unfinished here until it has been fetched. */
 static int plan(struct history *history, const struct remote *remote, const struct json_value *line, const char *run,
                 const char *folder, const struct experiment *experiment, struct file_batch *batch, struct cb_err *err)
 {
@@ -281,11 +281,11 @@ int remote_runs_take(struct remote *remote, struct history *history, const char 
 
 /* ---- fetching ---- */
 
-/* A run that has ended on the site, and the site's line about it. */
+/* A run that has ended on the site, and its line in the site's reply. */
 struct remote_fetch {
     struct job_entry *entry;
     const struct json_value *line;
-    int rc; /* with `why`: the result */
+    int rc; /* the result, with `why` */
     struct cb_err why;
     int lock_fd;
     bool is_wanted;
@@ -323,7 +323,7 @@ static bool is_here(const char *folder)
            manifest_read(path, &manifest, NULL) == 0;
 }
 
-/* Locks the run; if another ckptbench is fetching it, there is nothing to do. */
+/* Locks the run; if another ckptbench is fetching it, does nothing. */
 static void begin_fetch(struct history *history, struct remote_fetch *item)
 {
     bool ingested;
@@ -435,7 +435,7 @@ static void fetch(struct remote *remote, struct history *history, struct remote_
     rmdir(aside); /* fails if another ckptbench still uses it */
 }
 
-/* ---- runs under way ---- */
+/* ---- unfinished runs ---- */
 
 static double number_of(const struct json_value *line, const char *key)
 {
@@ -527,7 +527,7 @@ static int take_status(struct remote *remote, struct job_list *list, const struc
     return 0;
 }
 
-/* Runs `verb` on the site for its runs in the list, and applies the lines of its answer. */
+/* Runs `verb` on the site for its runs in the list, and applies the lines of the reply. */
 static int ask_for_entries(struct remote *remote, struct job_list *list, const char *verb, bool whole_sweeps,
                            struct cb_err *err)
 {

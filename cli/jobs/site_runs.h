@@ -1,5 +1,5 @@
-/* Keeps runs of sites in the local history: adds runs known at a site, tracks them while they last, and fetches and
- * ingests them once they have ended. Repeating any of it changes nothing. */
+/* Keeps runs of sites in the local history: adds a site's runs, follows unfinished ones, and fetches and ingests those
+ * that have ended. Repeating any of it changes nothing. */
 #ifndef CLI_JOBS_SITE_RUNS_H
 #define CLI_JOBS_SITE_RUNS_H
 
@@ -18,7 +18,7 @@ struct remote_sites {
 /* Borrowed until the next call or the release. */
 int remote_sites_get(struct remote_sites *self, const char *name, struct remote **remote,
                      struct cb_err *err) CB_MUST_CHECK;
-/* Drops the connection to a site that does not answer; the next get opens it again. */
+/* Closes the connection to a site that does not reply; the next get opens it again. */
 void remote_sites_drop(struct remote_sites *self, const char *name);
 void remote_sites_release(struct remote_sites *self);
 
@@ -28,15 +28,15 @@ void remote_sites_release(struct remote_sites *self);
 int remote_runs_take(struct remote *remote, struct history *history, const char *const *words, size_t count,
                      struct cb_err *err) CB_MUST_CHECK;
 
-/* Adds the runs that `list` names there with these words: a run or sweep that was just created. */
+/* Adds the runs that `list` prints on the site for these words: a run or sweep that was just created. */
 int remote_runs_take_listed(struct remote *remote, struct history *history, const char *const *words, size_t count,
                             struct cb_err *err) CB_MUST_CHECK;
 
-/* Updates entries of a list that are unfinished runs of the site with the site's answer; fetches, checks and ingests
+/* Updates entries of a list that are unfinished runs of the site with the site's reply; fetches, checks and ingests
  * those that have ended. */
 int remote_runs_sync(struct remote *remote, struct job_list *list, struct cb_err *err) CB_MUST_CHECK;
 
-/* Makes the site cancel the unfinished runs of it in a list, and updates their entries with its answer. */
+/* Makes the site cancel its unfinished runs in a list, and updates their entries with the reply. */
 int remote_runs_cancel(struct remote *remote, struct job_list *list, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

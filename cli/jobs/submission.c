@@ -120,8 +120,8 @@ int submission_script_of(const struct submission *self, const struct planned *me
 
 /* ---- requests ---- */
 
-/* The script without the name of the run: its request to Slurm, including the time limit. Runs of one job with whole
- * nodes may differ in the number of nodes: each uses the first nodes of the job. */
+/* The script without the name of the run: its request to Slurm, including the time limit. Runs that share a job with
+ * whole nodes may differ in the number of nodes: each uses the first nodes of the job. */
 static int request_text(const struct submission *self, const struct experiment *experiment, struct buf *text,
                         struct cb_err *err)
 {
@@ -136,7 +136,7 @@ int submission_number_requests(const struct submission *self, const struct run_p
                                struct cb_err *err)
 {
     size_t combinations = run_plan->sweep.combinations + 1, count = 0;
-    size_t *of_combination = calloc(combinations, sizeof *of_combination); /* from 1; 0: not numbered */
+    size_t *of_combination = calloc(combinations, sizeof *of_combination); /* from 1; 0: not yet numbered */
     char **requests = calloc(combinations, sizeof *requests);
     struct buf text;
     int rc = of_combination && requests ? 0 : alloc_fail(err, "for %zu combinations", run_plan->sweep.combinations);
@@ -176,7 +176,7 @@ static const char *describe_place(const struct experiment *experiment, char text
     return text;
 }
 
-/* `nodes`: the most that a run with this request needs. */
+/* `nodes`: the most nodes that a run with this request needs. */
 static int test_member(const struct submission *self, const struct planned *member, uint64_t nodes, struct cb_err *err)
 {
     char id[64], cluster[64], place[PLACE_BYTES];
@@ -197,7 +197,7 @@ static int test_member(const struct submission *self, const struct planned *memb
 int submission_test(const struct submission *self, const struct run_plan *run_plan, const size_t *numbers,
                     struct cb_err *err)
 {
-    size_t tested = 0; /* new requests have larger numbers than all before */
+    size_t tested = 0; /* a new request has a larger number than all earlier ones */
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < run_plan->sweep.count; i++) {
         uint64_t most_nodes = 0;

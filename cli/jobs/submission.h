@@ -27,14 +27,13 @@ struct submission {
 int submission_init(struct submission *self, struct cb_err *err) CB_MUST_CHECK;
 void submission_release(struct submission *self);
 
-/* Whether the run is led from this machine, by an agent under salloc that sends its programs to the nodes with
- * sbcast. */
+/* Whether this machine leads the run, with an agent under salloc that sends its programs to the nodes by sbcast. */
 bool submission_leads_here(const struct experiment *experiment);
 
 /* The file name of its script in the run folder. */
 const char *submission_script_name(const struct experiment *experiment);
 
-/* Whether the requests of runs that are led from this machine can be satisfied; does not check other runs. */
+/* Checks that the requests of runs that are led from this machine can be satisfied; ignores other runs. */
 int submission_check_led_here(const struct run_plan *run_plan, struct cb_err *err) CB_MUST_CHECK;
 
 /* The script of one run; if `count` > 0, of an array of `count` runs that starts with this one. */
@@ -56,15 +55,15 @@ int submission_number_requests(const struct submission *self, const struct run_p
 /* Whether the settings only load and name no checkpoint; they then load that of the --after run. */
 bool submission_lacks_suffix(const struct setting_list *settings);
 
-/* --after: the job number of the run `word`, which must have passed before others start; leaves `job` unchanged if it
- * has passed already. Settings that only load use its checkpoint unless they name another. */
+/* --after: the job number of the run `word`, which must pass before the others start; leaves `job` unchanged if it has
+ * passed already. Settings that only load use its checkpoint unless they name another. */
 int submission_resolve_after(struct history *history, const char *word, struct setting_list *settings,
                              char job[JOB_NUMBER_BYTES], struct cb_err *err) CB_MUST_CHECK;
 
 /* Number of nodes that a run needs. */
 uint64_t submission_nodes(const struct experiment *experiment);
 
-/* Asks Slurm whether it could run each of them; queues nothing. Equal requests are asked once. */
+/* Asks Slurm whether it could run each of them, without queueing. Equal requests are asked once. */
 int submission_test(const struct submission *self, const struct run_plan *run_plan, const size_t *numbers,
                     struct cb_err *err) CB_MUST_CHECK;
 

@@ -17,9 +17,9 @@
 #include "jobs/slurm/run_follow.h"
 
 #define SCRIPT_MAX_BYTES (1u << 16)
-#define AT_ONCE 6                   /* concurrent sbatch: more do not make Slurm's controller faster */
-#define PARCELS 64                  /* submissions whose result is unknown if this program is killed */
-#define LOOK_FOR_NS (10 * NS_PER_S) /* after a lost answer: as long as an RPC of Slurm may take */
+#define AT_ONCE 6                   /* limit of concurrent sbatch: more do not make Slurm's controller faster */
+#define PARCELS 64                  /* limit of submissions with an unknown result if this program is killed */
+#define LOOK_FOR_NS (10 * NS_PER_S) /* after a lost reply: as long as an RPC of Slurm may take */
 #define LOOK_EVERY_NS (500 * NS_PER_MS)
 
 /* The input and the result of one sbatch. */
@@ -27,7 +27,7 @@ struct parcel {
     const struct sending *items; /* one run, or the members of an array or of one job */
     size_t count;
     struct buf script;
-    bool leads_here;           /* the script is run by salloc */
+    bool leads_here;           /* salloc runs the script */
     int lock;                  /* lock of the folder of a single run; -1: not held */
     enum submit_answer answer; /* initially REFUSED */
     char id[64], cluster[64];
@@ -35,7 +35,7 @@ struct parcel {
     struct cb_err err;
 };
 
-/* ---- before ---- */
+/* ---- before submitting ---- */
 
 static int write_script(struct file_batch *batch, const struct parcel *parcel, struct cb_err *err)
 {
@@ -46,8 +46,8 @@ static int write_script(struct file_batch *batch, const struct parcel *parcel, s
     return file_write(batch, &parcel->script, path, 0644, err);
 }
 
-/* Another controller may have held the lock since the record was read; if it has submitted the run, its record is
- * valid. */
+/* Another controller may have held the lock since the record was read; if it has submitted the run, its record is the
+ * valid one. */
 static bool was_sent_meanwhile(const struct sending *item)
 {
     struct job_record now;
@@ -58,7 +58,7 @@ static bool was_sent_meanwhile(const struct sending *item)
     return sent;
 }
 
-/* Takes the run's lock, which the caller releases (-1 on failure), and writes that a job of that name is intended. */
+/* Locks the run (the caller unlocks; -1 on failure), and records the intent to submit a job of that name. */
 static int intend(struct file_batch *batch, const char *name, const struct sending *item, int *lock, struct cb_err *err)
 {
     struct job_record *record = item->record;
@@ -86,8 +86,7 @@ static void parcel_init(struct parcel *self, const struct sending *items, size_t
 
 /* ---- sbatch ---- */
 
-/* Threads take the next parcel until none is left or one of them does not succeed. Parcels that were not tried are
- * at the end. */
+/* Threads take the next parcel until all are taken or one fails. Parcels that were not tried are at the end. */
 struct crew {
     struct parcel *parcels;
     size_t count;
@@ -123,7 +122,7 @@ static void take_parcels(struct crew *self, struct slurm_client *client, bool (*
     }
 }
 
-/* Uses a transport of its own; if none can be created, the other threads do the work. */
+/* Uses its own transport; if none can be created, the other threads do the work. */
 static void *help(void *context)
 {
     struct slurm_client client = {0};
@@ -151,7 +150,7 @@ static size_t try_parcels(const struct submission *self, struct parcel *parcels,
     return next < count ? next : count;
 }
 
-/* ---- lost answers ---- */
+/* ---- lost replies ---- */
 
 static bool is_lost(const struct parcel *parcel)
 {
@@ -179,7 +178,7 @@ static void find_lost(const struct submission *self, struct parcel *parcels, siz
     slurm_jobs_release(&jobs);
 }
 
-/* After a lost answer the job may be in the queue, or appear there soon. */
+/* After a lost reply the job may be in the queue, or appear there soon. */
 static void look_for_lost(const struct submission *self, struct parcel *parcels, size_t count)
 {
     uint64_t deadline_ns = clock_monotonic_ns() + LOOK_FOR_NS;
@@ -204,9 +203,9 @@ static void look_for_lost(const struct submission *self, struct parcel *parcels,
     }
 }
 
-/* ---- after ---- */
+/* ---- after submitting ---- */
 
-/* Nothing was accepted, so the runs may be submitted again. */
+/* Slurm has accepted nothing, so the runs may be submitted again. */
 static void take_back(const struct sending *items, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -248,9 +247,9 @@ static int note_sent(const struct submission *self, const struct parcel *parcels
     return rc;
 }
 
-/* With `first_alone`, the first parcel is tried alone, so that a request that Slurm refuses fails only once. Continues
- * after answers that were lost and found again. Runs that were refused or not tried may be submitted again. Returns the
- * first failure. */
+/* With `first_alone`, tries the first parcel alone, so that a request that Slurm refuses fails only once. Continues
+ * after replies that were lost but whose job was found. Runs that were refused or not tried may be submitted again.
+ * Returns the first failure. */
 static int send_parcels(const struct submission *self, struct parcel *parcels, size_t count, bool first_alone,
                         bool (*was_stopped)(void), size_t *sent, struct cb_err *err)
 {
@@ -272,7 +271,7 @@ static int send_parcels(const struct submission *self, struct parcel *parcels, s
     return rc == 0 && noted ? cb_fail(err, noted, "%s", own.message) : rc;
 }
 
-/* Submits a chunk of runs while holding all their locks. */
+/* Submits some runs at a time while holding all their locks. */
 static int send_chunk(const struct submission *self, const struct sending *items, size_t count, bool first_alone,
                       bool (*was_stopped)(void), size_t *sent, struct cb_err *err)
 {

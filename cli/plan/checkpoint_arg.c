@@ -35,8 +35,8 @@ static int split_file(struct checkpoint_arg *self, struct cb_err *err)
     return 0;
 }
 
-/* A run folder contains a checkpoint for each iteration, of which the last is used; any other folder may contain one
- * (ckpt/stored/resolve_checkpoint.h). A place without a complete checkpoint is opened too. */
+/* A run folder contains a checkpoint for each iteration, of which the last is used; any other folder may contain a
+ * single one (ckpt/stored/resolve_checkpoint.h). A place without a complete checkpoint is opened too. */
 static int open_checkpoint(struct checkpoint_arg *self, struct cb_err *err)
 {
     const struct store_options options = {.direct = STORE_DIRECT_NO, .depth = DEPTH, .threads = 1, .read_only = true};
@@ -93,7 +93,7 @@ int checkpoint_arg_read(const struct checkpoint_arg *self, struct stored_checkpo
     int rc = self->file[0] ? metadata_read_file(self->store, self->file, checkpoint, err)
                            : metadata_read_checkpoint(self->store, "", checkpoint, err);
     if (rc == CB_ERR_NOT_FOUND && self->nothing.code)
-        *err = self->nothing; /* its message names all places that were searched */
+        *err = self->nothing; /* its message lists all places that were searched */
     return rc;
 }
 

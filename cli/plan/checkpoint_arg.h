@@ -11,7 +11,7 @@
 #define CHECKPOINT_PATH_BYTES 4096
 
 struct checkpoint_arg {
-    char path[CHECKPOINT_PATH_BYTES]; /* what was found */
+    char path[CHECKPOINT_PATH_BYTES]; /* path of the checkpoint found */
     char how[64];                     /* "the last of 3" if the user named a folder around it; else "" */
     char file[CHECKPOINT_PATH_BYTES]; /* name in the store of a single safetensors file; else "" */
     struct store *store;              /* opened at the folder for buffered reading */

@@ -20,11 +20,11 @@
 #include "store/kind.h"
 #include "store/s3/s3_uri.h"
 
-#define DEFAULT_RATE ((double)GIB) /* of one rank, if nothing was measured here */
+#define DEFAULT_RATE ((double)GIB) /* bytes/s of one rank, if nothing was measured here */
 #define DEFAULT_STAGE_RATE ((double)(5 * GIB))
-#define START_NS (10 * 60 * NS_PER_S)         /* for launch, set-up and sealing */
-#define SUITE_ROUND_NS (20.0 * 60 * NS_PER_S) /* of the cluster suite */
-#define WAIT_MARGIN_NS (2 * 60 * NS_PER_S)    /* beyond a wait, whose length is known */
+#define START_NS (10 * 60 * NS_PER_S)         /* added for launch, set-up and sealing */
+#define SUITE_ROUND_NS (20.0 * 60 * NS_PER_S) /* added for each round of the cluster suite */
+#define WAIT_MARGIN_NS (2 * 60 * NS_PER_S)    /* added to a wait, whose length is known */
 #define MARGIN 3                              /* time limit / prediction, if the rate is known */
 #define SMALL_MARGIN 10                       /* the same, if the measuring run wrote much less */
 #define BLIND_MARGIN 20                       /* the same, if the rate is only assumed */
@@ -197,7 +197,7 @@ static bool same_store(const struct rate_run *run, const struct throughput_query
     struct store_uri uri = store_uri_of(store), of_run = store_uri_of(run->store);
     if (strcmp(run->store, store) == 0 && (uri.has_faults || !uri.kind->is_objects))
         return true;
-    if (of_run.has_faults) /* runs with faults say nothing about a healthy store */
+    if (of_run.has_faults) /* runs with injected faults do not predict a healthy store */
         return false;
     if (uri.kind->is_objects)
         return same_bucket(run, uri.inner, experiment_text(wish->experiment, OPT_S3_ENDPOINT));
@@ -218,7 +218,8 @@ static uint32_t ranks_on_a_node(uint32_t ranks, uint32_t nodes)
     return nodes ? ranks / nodes : ranks;
 }
 
-/* How similar the run is to the wish: each matching property sets a bit, the more important ones higher bits. */
+/* How similar the run is to the requested one: each matching property sets a bit, the more important ones higher
+ * bits. */
 static unsigned likeness(const struct rate_run *run, const struct throughput_query *wish)
 {
     bool behind = experiment_bool(wish->experiment, OPT_SAVE_ASYNC);
@@ -374,12 +375,12 @@ int forecast_run_ns(const struct experiment *experiment, const struct throughput
     if (rc)
         return rc;
     double iterations = (double)(experiment_u64(experiment, OPT_ITERATIONS) + experiment_u64(experiment, OPT_WARMUP));
-    if (kind->trains) { /* the duration of a step is what the run measures */
+    if (kind->trains) { /* the duration of a step is unknown: the run measures it */
         rc = cb_fail(err, CB_ERR_USAGE,
                      "workload=train: how long it takes cannot be told before; give slurm.time or timeout.run");
     } else if (kind->inspects_checkpoint) { /* upper limit for reading everything once */
         *duration_ns = START_NS + experiment_u64(experiment, OPT_TIMEOUT_OP);
-    } else if (!workload.layout) { /* the suite has no state whose size could be used */
+    } else if (!workload.layout) { /* the suite's duration does not depend on a state's size */
         *duration_ns = START_NS + (uint64_t)(iterations * SUITE_ROUND_NS);
     } else {
         forecast_sum_states(workload.layout, &largest, &all);

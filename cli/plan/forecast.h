@@ -32,7 +32,7 @@ struct throughput_history {
     bool loaded;
 };
 
-/* A missing history is no error: the book is then empty. */
+/* A missing history is not an error: there are then no earlier runs. */
 void throughput_history_load(struct throughput_history *self);
 void throughput_history_release(struct throughput_history *self);
 
@@ -56,8 +56,8 @@ struct rates {
     double save, load; /* bytes/s of one rank */
     double stage;      /* bytes/s of one rank: copying its part while training waits, with save.async */
     double store;      /* bytes/s of all ranks together; INFINITY if unlimited */
-    bool assumed;      /* neither given nor measured */
-    bool small;        /* measured by a run that wrote much less */
+    bool assumed;      /* assumed: neither given nor measured */
+    bool small;        /* from a run that wrote much less */
     char from[512];    /* "given", "run 20261121-k3f9 (gpt2 on 4 ranks, …)", "assumed: …" */
 };
 
@@ -77,7 +77,7 @@ void forecast_choose_rates(const struct experiment *experiment, const struct wor
 void forecast_predict(const struct experiment *experiment, const struct plan *plan, const struct rates *rates,
                       uint64_t largest_state_bytes, uint64_t all_state_bytes, struct prediction *predicted);
 
-/* Bytes of the fullest rank of the layout, and of all ranks together. */
+/* Bytes of the fullest rank of the layout, and the sum of all ranks. */
 void forecast_sum_states(const struct layout *layout, uint64_t *largest_bytes, uint64_t *all_bytes);
 
 /* Time limit divided by predicted duration. */

@@ -37,7 +37,7 @@ int run_plan_folder(const char *id, char **folder, struct cb_err *err)
     return rc;
 }
 
-/* ---- what this machine has; the ranks check again when they start ---- */
+/* ---- resources of this machine; the ranks check again when they start ---- */
 
 static uint64_t read_limit(const char *path)
 {
@@ -119,8 +119,8 @@ static int check_space(const struct experiment *experiment, const struct workloa
         units_format_bytes((double)needed, need), uri.inner, units_format_bytes((double)available, have));
 }
 
-/* Whether this machine can run the experiment. Requirements of other machines (hosts, nodes), and what cannot be checked
- * from here, are not checked, nor those of the suite, whose ranks check their own needs. */
+/* Checks whether this machine can run the experiment. Skips requirements of other machines (hosts, nodes), anything
+ * that cannot be checked from here, and the suite, whose ranks check their own needs. */
 static int check_needs(const struct experiment *experiment, const struct workload *workload, struct cb_err *err)
 {
     if (!workload->layout || *experiment_text(experiment, OPT_HOSTS) || experiment_u64(experiment, OPT_NODES) > 1)
@@ -131,7 +131,7 @@ static int check_needs(const struct experiment *experiment, const struct workloa
     return rc ? rc : check_space(experiment, workload, err);
 }
 
-/* ---- what can be wrong ---- */
+/* ---- checking combinations ---- */
 
 /* For runs elsewhere, a folder that is missing or read-only here may be usable there. */
 static int check_place(const struct experiment *experiment, bool elsewhere, struct cb_err *err)
@@ -160,7 +160,7 @@ static int set_number(struct experiment *experiment, const char *key, uint64_t n
     return experiment_set(experiment, key, text, origin, err);
 }
 
-/* Ranks from nodes: nodes x ranks_per_node, or one a node if nothing else sets the number. */
+/* Ranks from nodes: nodes x ranks_per_node, or one per node if nothing else sets the number. */
 static int freeze_nodes(struct experiment *experiment, bool elsewhere, struct cb_err *err)
 {
     uint64_t nodes = experiment_u64(experiment, OPT_NODES), a_node = experiment_u64(experiment, OPT_RANKS_PER_NODE);
@@ -201,7 +201,8 @@ int run_plan_freeze_nodes(struct experiment *experiment, struct cb_err *err)
     return rc || experiment_u64(experiment, OPT_RANKS) == 0 ? rc : check_nodes(experiment, true, err);
 }
 
-/* What the axes of a combination result in: its ranks, and dp if loads have another layout (0: unchanged). */
+/* The values that follow from the axes of a combination: its ranks, and dp if loads have another layout (0:
+ * unchanged). */
 struct world {
     uint32_t ranks, dp;
 };
@@ -258,8 +259,8 @@ static bool note_unused_keys(const struct experiment *experiment)
     return noted;
 }
 
-/* Checks every combination once before anything is written. Only here do the axes decide the number of ranks; the
- * frozen experiment contains the number. */
+/* Checks every combination once before anything is written. Only at this point do the axes determine the number of
+ * ranks; the frozen experiment contains the number. */
 static int check_members(const struct run_plan *self, bool elsewhere, struct cb_err *err)
 {
     struct world *worlds = calloc(self->sweep.combinations + 1, sizeof *worlds);

@@ -1,4 +1,4 @@
-/* Finds out where a store lies, and checks that it can be used. */
+/* Finds the location of a store, and checks that it can be used. */
 #include "cli/plan/store_location.h"
 
 #include <errno.h>
@@ -40,8 +40,8 @@ static int absolute_path(const char *path, struct buf *out, struct cb_err *err)
     return 0;
 }
 
-/* Makes the path in a key absolute, because ranks have another working folder. `path` is what follows the prefix of the
- * key's value that stays. */
+/* Makes the path in a key absolute, because ranks have another working folder. `path` is the part of the key's value
+ * after its prefix, which stays. */
 static int freeze_path(struct experiment *experiment, enum option_id id, const char *path, const char *what,
                        struct cb_err *err)
 {
@@ -93,7 +93,7 @@ int store_location_freeze(struct experiment *experiment, struct cb_err *err)
     return freeze_path(experiment, OPT_MODEL, model, "the model's path", err);
 }
 
-/* A run that only loads needs read access, any other write access. Root has both, except on a file system mounted
+/* A run that only loads needs read access, any other run write access. Root has both, except on a file system mounted
  * read-only. */
 static int check_access(const char *path, const char *folder, bool loads, struct cb_err *err)
 {
@@ -125,7 +125,8 @@ static int check_folder(const char *path, bool loads, struct cb_err *err)
     return check_access(path, slash == above ? "/" : above, loads, err);
 }
 
-/* Rejects keys that are invalid for any server. What depends on the environment of the ranks is checked there. */
+/* Rejects keys that are invalid for any server. Settings that depend on the environment of the ranks are checked
+ * there. */
 static int check_s3_keys(const struct experiment *experiment, struct cb_err *err)
 {
     struct s3_options options;

@@ -36,7 +36,7 @@ int workload_plan_waiting(struct workload *self, const struct experiment *experi
     return 0;
 }
 
-/* If the number is not given: one rank for each core that this process may use. */
+/* The default number: one rank for each core that this process may use. */
 int workload_plan_ranks(struct workload *self, const struct experiment *experiment, struct cb_err *err)
 {
     cpu_set_t cores;

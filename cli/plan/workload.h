@@ -19,7 +19,7 @@ struct workload {
 
 /* Computes the members that the workload has. Fails if keys are invalid or contradict each other. */
 int workload_init(struct workload *self, const struct experiment *experiment, struct cb_err *err) CB_MUST_CHECK;
-/* For the rows of cli/workload_table.h: model, layouts and plan of a state; a training; ranks alone; who only waits. */
+/* For the rows of cli/workload_table.h: model, layouts and plan of a state; a training; only ranks; only waiting. */
 int workload_plan_state(struct workload *self, const struct experiment *experiment, struct cb_err *err) CB_MUST_CHECK;
 int workload_plan_training(struct workload *self, const struct experiment *experiment,
                            struct cb_err *err) CB_MUST_CHECK;

@@ -90,7 +90,7 @@ static void write_row(struct buf *out, const struct row *row, const char *number
         buf_printf(out, "    \"%s\": {value: null, unit: \"%s\"}\n", name, row->unit);
 }
 
-/* Links between nodes are null if there is only one node. If GPUs communicate, all-to-all is that of the GPUs. */
+/* Links between nodes are null if there is only one node. All-to-all is between GPUs if they communicate. */
 static void write_links(const struct document *self, const char *number)
 {
     buf_printf(self->out, "  \"%s\":\n", between_nodes);

@@ -13,13 +13,13 @@ const char *date_text(uint64_t wall_ns, char text[21]);
 /* The same as a member of a JSON object, null for 0. */
 void json_member_date(struct json_writer *json, const char *key, uint64_t wall_ns);
 
-/* Loads the runs that the words select, newest first, and calls `take` for each until it fails. What `take` takes over
- * from `info` it sets to NULL there. */
+/* Loads the runs that the words select, newest first, and calls `take` for each until it fails. `take` sets members of
+ * `info` to NULL if it takes ownership of them. */
 typedef int (*run_info_fn)(void *context, struct run_info *info, struct cb_err *err);
 int for_each_run(struct history *history, const char *const *words, size_t count, run_info_fn take, void *context,
                  struct cb_err *err) CB_MUST_CHECK;
 
-/* The run named by the verb's only word; LATEST without a word. CB_ERR_USAGE if there are more words. */
+/* The run named by the verb's only word; without a word, LATEST. CB_ERR_USAGE if there are more words. */
 int find_only_run(struct cli *cli, struct history *history, char run[64], struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -1,4 +1,4 @@
-/* Formats figures of a run for people. */
+/* Formats the metrics of a run for people. */
 #include "cli/report/metric_format.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* Formats figures of a run for tables and JSON. */
+/* Formats the metrics of a run for tables and JSON. */
 #ifndef CLI_REPORT_METRIC_FORMAT_H
 #define CLI_REPORT_METRIC_FORMAT_H
 
@@ -10,19 +10,19 @@ char *metric_full_name(enum operation op, enum metric_id metric, char name[64]);
 /* In the unit of the metric. */
 char *metric_format(enum metric_id metric, double value, char text[32]);
 
-/* A figure with its unit for people: "0.803 s", "2.03 GiB/s", "1.62 GiB", "0.97"; "-" for NAN. */
+/* A value with its unit for people: "0.803 s", "2.03 GiB/s", "1.62 GiB", "0.97"; "-" for NAN. */
 char *figure_text(enum metric_id metric, double value, char text[32]);
 /* The same without the unit if the metric's name contains it (seconds). */
 char *figure_short_text(enum metric_id metric, double value, char text[32]);
 
-/* Median of a metric of iterations or runs that belongs to one operation, whichever operation the history filed it
- * under. NAN if the run has none. */
+/* Median of a metric of iterations or runs that belongs to one operation, under any operation in the history. NAN if
+ * the run has no value. */
 double metric_median(const struct run_info *info, enum metric_id metric);
 
-/* "rank 3, +1.6 %: fsync"; without a reason if none is known; "-" if no rank is known. */
+/* "rank 3, +1.6 %: fsync"; without a reason if it is unknown; "-" if the rank is unknown. */
 char *metric_slowest(const struct run_info *info, enum operation op, char text[64]);
 
-/* The name of a state that people use for an operation: "read", not "io". */
+/* The usual name of a state in an operation: "read", not "io". */
 const char *metric_state_name(enum rank_state state, enum operation op);
 
 #endif

@@ -18,9 +18,9 @@
 #include "run/workload_kind.h"
 #include "store/kind.h"
 
-#define LIMIT_IN_DOUBT 1.1   /* times the device's limit, which the baseline measures once a run */
+#define LIMIT_IN_DOUBT 1.1   /* factor above the device's limit, which the baseline measures once a run */
 #define OTHERS_IN_DOUBT 0.15 /* share of the machine's CPU time */
-#define SAME_LOAD 0.1        /* how far the bytes of a checkpoint and of its baseline may differ without a word */
+#define SAME_LOAD 0.1        /* tolerated difference between the bytes of a checkpoint and of its baseline */
 #define SHOWN_SHARE 0.005    /* states with a smaller share of the time are not printed */
 
 /* "write 91 %, fsync 6 %, wait 2 %", largest first; "" if nothing is known. */
@@ -52,7 +52,7 @@ static void add_operation(struct table *table, const struct run_info *info, enum
         return;
     bool cold = experiment_bool(info->experiment, OPT_LOAD_COLD);
     bool objects = store_uri_of(experiment_text(info->experiment, OPT_STORE))
-                       .kind->is_objects; /* object stores have no cache here that could be cold or warm */
+                       .kind->is_objects; /* object stores have no cache on this machine, so nothing is cold or warm */
     const char *how = save || objects                                   ? ""
                       : !cold                                           ? " (warm)"
                       : info->suspected_cache || info->coldness_unknown ? " (cold?)"
@@ -119,12 +119,12 @@ static void write_goodput(const struct run_info *info, struct buf *out)
                    units_format_duration(interval_s * 1e9, b));
 }
 
-/* What the run left in the store, with the name needed to load it. */
+/* The checkpoints that the run left in the store, with the name needed to load them. */
 static void write_kept(const struct run_info *info, struct buf *out)
 {
     const char *kept = run_info_fact(info, "checkpoint");
     if (!store_uri_of(experiment_text(info->experiment, OPT_STORE)).kind->keeps_data)
-        return; /* this kind of store keeps nothing */
+        return; /* this kind of store keeps no data */
     if (kept && workload_kind_of(info->experiment)->trains) {
         buf_printf(out, "kept          %s     go on from it with train.resume=latest suffix=%.*s\n", kept,
                    (int)(strrchr(kept, '/') ? strrchr(kept, '/') - kept : (long)strlen(kept)), kept);
@@ -134,7 +134,8 @@ static void write_kept(const struct run_info *info, struct buf *out)
         buf_printf(out, "kept          %s     load it with ops=load suffix=%s\n", kept, kept);
 }
 
-/* Many small files, copies or a cut share of the bytes make another load for a store than the baseline's file a rank. */
+/* Many small files, copies, or only a part of the bytes load the store differently from the baseline's one file per
+ * rank. */
 static void write_baseline(const struct run_info *info, struct buf *out)
 {
     const struct run_metric *raw = run_info_metric(info, OP_BASELINE_WRITE, METRIC_BYTES_MOVED);
@@ -177,7 +178,7 @@ static void write_doubts(const struct run_info *info, struct buf *out)
                    100 * others);
 }
 
-/* A run that was only rendered, or whose sweep was stopped before it. */
+/* A run that was only rendered, or whose sweep was stopped before it started. */
 static void write_unstarted(const struct run_info *info, const char *folder, struct buf *out)
 {
     static const char *const scripts[][2] = {{JOB_SCRIPT, "sbatch"}, {JOB_ALLOCATION, "sh"}};
@@ -272,7 +273,7 @@ static int write_metrics(const struct run_info *info, enum operation op, bool co
     return table_finish(&table, colour, out, err);
 }
 
-/* What was measured, and what could not be. */
+/* Reports what was measured, and what could not be measured. */
 int report_suite(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
 {
     int rc = write_metrics(info, OP_SUITE, colour, out, err);
@@ -283,7 +284,7 @@ int report_suite(const struct run_info *info, bool colour, struct buf *out, stru
     return rc;
 }
 
-/* For workload=verify: what was read, how fast, and what is wrong with it. */
+/* For workload=verify: the bytes read, the rate, and the findings. */
 int report_verification(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
 {
     static const char *const headings[] = {"", "time", "GiB/s", "slowest rank", "where the time goes"};
@@ -355,7 +356,7 @@ int report_checkpoints(const struct run_info *info, bool colour, struct buf *out
     return rc;
 }
 
-/* Of the steps, or of the whole training. */
+/* The samples of the steps, or of the whole training. */
 static const struct run_metric *training_metric(const struct run_info *info, enum metric_id metric)
 {
     const struct run_metric *found = run_info_metric(info, OP_STEP, metric);
@@ -363,7 +364,7 @@ static const struct run_metric *training_metric(const struct run_info *info, enu
     return found && found->summary.n > 0 ? found : NULL;
 }
 
-/* The median and what it says; or, without words, the first and last value, which then say more. */
+/* The median and its interpretation; or the first and last value, if there is no interpretation. */
 static void write_training_line(const struct run_info *info, enum metric_id metric, const char *name, const char *words,
                                 struct buf *out)
 {

@@ -1,4 +1,4 @@
-/* The results of one run: for people the table and the lines below it, and JSON. cli/report/report_heading.h prints the
+/* The results of one run: for people a table and the lines below it, and JSON. cli/report/report_heading.h prints the
  * lines above the table. */
 #ifndef CLI_REPORT_REPORT_H
 #define CLI_REPORT_REPORT_H

@@ -55,7 +55,7 @@ void heading_of_verification(const struct experiment *experiment, const struct w
     write_ranks(experiment, workload, host, out);
 }
 
-/* Of a workload that is not known any more. */
+/* For a workload that is no longer known. */
 static void write_unplanned(const struct experiment *experiment, struct buf *out)
 {
     bool nodes = experiment_u64(experiment, OPT_NODES) > 1;

@@ -8,7 +8,7 @@
 #include "core/buf.h"
 #include "run/experiment.h"
 
-/* `workload` is NULL if it is not known (any more). `is_here`: the store belongs to this machine, not to a site. */
+/* `workload` is NULL if it is not (or no longer) known. `is_here`: the store belongs to this machine, not to a site. */
 void report_write_heading(const char *run, const struct experiment *experiment, const struct workload *workload,
                           bool is_here, bool colour, struct buf *out);
 

@@ -7,7 +7,7 @@
 #include "core/json.h"
 #include "db/history.h"
 
-/* A table with a line for each node. If the run had one node, it writes nothing and sets *written to false. */
+/* A table with a line for each node. If the run had a single node, writes nothing and sets *written to false. */
 int run_nodes_write(const struct run_info *run, bool colour, bool *written, struct buf *out,
                     struct cb_err *err) CB_MUST_CHECK;
 

@@ -12,13 +12,13 @@
 
 #define FIGURES 3
 
-/* The figures of one message size. */
+/* The values for one message size. */
 struct point {
     uint64_t bytes;
-    double figures[FIGURES]; /* NAN if the fact has fewer */
+    double figures[FIGURES]; /* NAN if the fact has fewer values */
 };
 
-/* Facts with a common prefix, and the names of their figures. */
+/* Facts with a common prefix, and the names of their values. */
 struct kind {
     const char *prefix, *title, *member;
     const char *names[FIGURES]; /* in JSON; terminated by NULL */

@@ -14,11 +14,11 @@
 #include "run/status_page.h"
 #include "run/workload_kind.h"
 
-#define MATRIX_MOST 16 /* largest number of nodes whose matrix of pairs fits on a screen */
-#define PAST_MOST 30   /* only the newest earlier runs: old runs say little about what is usual now */
-#define LINES_MOST 8   /* outliers printed after a run; `show --nodes` prints all */
+#define MATRIX_MOST 16 /* limit of nodes for which a matrix of pairs is printed */
+#define PAST_MOST 30   /* limit of earlier runs: old ones do not show what is usual now */
+#define LINES_MOST 8   /* limit of outliers printed after a run; `show --nodes` prints all */
 
-/* What pairs of nodes measure; a fact with either prefix has two of the figures. */
+/* Metrics of pairs of nodes; a fact with either prefix has two of the values. */
 static const struct {
     enum metric_id metric;
     const char *title, *member;
@@ -40,7 +40,7 @@ struct change {
 
 struct unit {
     char *name;    /* owned */
-    uint32_t rank; /* that measured for it: the lowest of a node */
+    uint32_t rank; /* the rank that measured for it: the lowest one of a node */
 };
 
 /* The nodes of a run, or the GPUs that it measured. */
@@ -51,7 +51,7 @@ struct units {
     double *values;           /* [metric][unit]: medians over repetitions, NAN where not measured */
     double *pairs[PAIR_ROWS]; /* of nodes: count x count, symmetric, NAN where not measured */
     size_t runs;              /* earlier runs considered: the newest, up to PAST_MOST */
-    struct change *changes;   /* metrics with a unit that has enough earlier runs, as in the catalogue */
+    struct change *changes;   /* metrics with a unit that has enough earlier runs, in the order of the catalogue */
     size_t change_count;
 };
 
@@ -87,7 +87,7 @@ static void suite_release(struct suite *self)
 
 /* ---- loading ---- */
 
-/* Takes ownership of the name; NULL: there was no memory for it. */
+/* Takes ownership of the name; NULL: memory ran out before. */
 static int add_unit(struct units *self, char *name, const char *rank, struct cb_err *err)
 {
     int rc = name ? alloc_grow(&self->items, self->count, sizeof *self->items, err) : no_memory(err);
@@ -106,7 +106,7 @@ static int load_nodes(struct units *self, const struct run_info *run, struct cb_
     for (const char *word = run_info_fact(run, "suite.nodes"); word && *word && !rc;) {
         size_t len = strcspn(word, ",");
         const char *colon = memrchr(word, ':', len);
-        if (colon) /* else the list was truncated */
+        if (colon) /* if not, the list was truncated */
             rc = add_unit(self, strndup(word, (size_t)(colon - word)), colon + 1, err);
         word += len + (word[len] == ',' ? 1 : 0);
     }
@@ -125,7 +125,7 @@ static int load_gpus(struct units *self, const struct run_info *run, struct cb_e
     char *name, number[24];
     int rc = 0;
     self->are_gpus = true;
-    if (!run_info_metric(run, OP_SUITE, METRIC_GPU_COPY_BYTES_PER_S)) /* which every GPU has */
+    if (!run_info_metric(run, OP_SUITE, METRIC_GPU_COPY_BYTES_PER_S)) /* which every GPU has measured */
         return 0;
     for (size_t i = 0; i < run->fact_count && !rc; i++) {
         const char *rank = run->facts[i] + sizeof prefix - 1, *node = strchr(run->facts[i], '=');
@@ -193,7 +193,7 @@ int suite_rank_medians(struct history *history, const struct run_info *run, doub
     return rc;
 }
 
-/* Without the pairs of nodes. Call suite_release in any case. */
+/* Without the values of pairs of nodes. Call suite_release in any case. */
 static int suite_load(struct suite *self, struct history *history, const struct run_info *run, struct cb_err *err)
 {
     struct units *const both[] = {&self->nodes, &self->gpus};
@@ -258,7 +258,7 @@ static int load_pairs(struct units *self, const struct run_info *run, struct cb_
     return 0;
 }
 
-/* Metrics of single GPUs belong to GPUs, the others of the suite to nodes. */
+/* Metrics of single GPUs are listed for GPUs, other metrics of the suite for nodes. */
 static bool has_metric(const struct units *self, enum metric_id metric)
 {
     return metric_is_of_suite(metric) && (metric_row(metric)->group == METRIC_GROUP_SUITE_GPU) == self->are_gpus;
@@ -337,7 +337,7 @@ static int compare_with_past(struct suite *self, struct history *history, const 
     return rc;
 }
 
-/* With pairs and the comparison with earlier runs. */
+/* Includes pairs and the comparison with earlier runs. */
 static int suite_load_all(struct suite *self, struct history *history, const struct run_info *run, struct cb_err *err)
 {
     int rc = suite_load(self, history, run, err);
@@ -348,7 +348,8 @@ static int suite_load_all(struct suite *self, struct history *history, const str
 
 /* ---- spreads ---- */
 
-/* False if fewer than two values are known. `side`: of a matrix, only whose upper triangle counts; 0 for a list. */
+/* False if fewer than two values are known. `side`: of a matrix, of which only the upper triangle counts; 0 for a
+ * list. */
 static bool find_spread(enum metric_id metric, const double *values, size_t count, size_t side, struct spread *spread)
 {
     bool lower = metric_row(metric)->direction == METRIC_LOWER_IS_BETTER;
@@ -540,7 +541,7 @@ static void write_numbers(struct json_writer *json, const double *values, size_t
     json_write_end_array(json);
 }
 
-/* "names", and the metrics: of nodes all, in an object of their own. */
+/* "names", and the metrics; all metrics of nodes are in an object of their own. */
 static void write_units_json(const struct units *self, struct json_writer *json)
 {
     json_member_array(json, "names");
@@ -637,7 +638,7 @@ int suite_report_write_json(struct history *history, const struct run_info *run,
     return rc;
 }
 
-/* ---- outliers in words ---- */
+/* ---- outliers as text ---- */
 
 /* Lines beyond LINES_MOST are counted, not written. */
 struct lines {

@@ -6,8 +6,8 @@
 #include "core/json.h"
 #include "db/history.h"
 
-/* Tables of nodes, pairs of nodes and GPUs, and of their history. `has_nodes`: the nodes were listed already, so nothing
- * is said of a run that is not of a suite. */
+/* Tables of nodes, pairs of nodes and GPUs, and of their history. `has_nodes`: the nodes were listed already, so it
+ * prints nothing for a run of another workload. */
 int suite_report_write(struct history *history, const struct run_info *run, bool has_nodes, bool colour,
                        struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 /* "nodes": {"names","metrics":{name:{"values","median","worst","z"}},
@@ -22,8 +22,8 @@ int suite_report_write_json(struct history *history, const struct run_info *run,
 int suite_outliers_write(struct history *history, const struct run_info *run, struct buf *out,
                          struct cb_err *err) CB_MUST_CHECK;
 
-/* Median over the repetitions of what each rank of a suite measured: medians[metric * ranks + rank], NAN where a rank
- * did not measure it. Owned by the caller. */
+/* The median over the repetitions for each rank of a suite: medians[metric * ranks + rank], NAN if a rank did not
+ * measure it. Owned by the caller. */
 int suite_rank_medians(struct history *history, const struct run_info *run, double **medians,
                        struct cb_err *err) CB_MUST_CHECK;
 

@@ -1,4 +1,4 @@
-/* Finds the keys in which experiments differ, without those that follow from others. */
+/* Finds the keys in which experiments differ, except keys that follow from others. */
 #include "cli/report/sweep_axes.h"
 
 #include "core/alloc.h"
@@ -8,7 +8,7 @@
 
 #define TEXT_MAX_BYTES (1u << 16)
 
-/* Keys that planning sets, and the keys they follow from; OPTION_COUNT: from any. */
+/* Keys that planning sets, and the keys that determine them; OPTION_COUNT: any key. */
 static const struct {
     enum option_id key, from[2];
 } frozen[] = {
@@ -90,7 +90,7 @@ static int find_labels(struct sweep_axes *self, const struct experiment *const *
 
 /* ---- keys that follow from others ---- */
 
-/* The values of one experiment: of a key, and of the keys that it may follow from. */
+/* The values of one experiment: of one key, and of the keys that may determine it. */
 struct reading {
     char *others; /* owned */
     const char *value;
@@ -183,7 +183,7 @@ int sweep_axes_find(struct sweep_axes *self, const struct experiment *const *exp
     return rc ? rc : drop_frozen(self, experiments, count, err);
 }
 
-/* ---- in words ---- */
+/* ---- as text ---- */
 
 void sweep_axes_describe(const struct sweep_axes *self, const struct experiment *experiment, struct buf *out)
 {

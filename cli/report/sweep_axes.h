@@ -1,4 +1,5 @@
-/* The keys in which experiments differ: what a sweep varied, and what separates the lines of a history. Does no I/O. */
+/* The keys in which experiments differ: what a sweep varied, and what distinguishes the lines of a history. Does no
+ * I/O. */
 #ifndef CLI_REPORT_SWEEP_AXES_H
 #define CLI_REPORT_SWEEP_AXES_H
 

@@ -168,7 +168,7 @@ static int fill_row(const struct sweep_report *self, struct sweep_row *row, doub
     return 0;
 }
 
-/* Rows without a figure come last, in the order of the sweep. */
+/* Rows without a value come last, in the order of the sweep. */
 static int compare_rows(const void *a, const void *b)
 {
     const struct sweep_row *x = a, *y = b;
@@ -223,7 +223,7 @@ void sweep_report_release(struct sweep_report *self)
     *self = (struct sweep_report){0};
 }
 
-/* ---- for people ---- */
+/* ---- text for people ---- */
 
 /* Combinations with one run each are named by the run. */
 static bool are_single(const struct sweep_report *self)
@@ -305,7 +305,7 @@ static void write_next(const struct sweep_report *self, struct buf *out)
         buf_printf(out, "%s ckptbench compare %s --by %s\n", i ? "     " : "next:", self->sweep, self->varied.keys[i]);
 }
 
-/* The most important keys that are the same in all runs. */
+/* The most important keys with the same value in all runs. */
 static void write_same(const struct sweep_report *self, struct buf *out)
 {
     static const char *const keys[] = {"model", "ranks", "store"};

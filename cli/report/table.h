@@ -37,12 +37,12 @@ void table_release(struct table *self);
 /* Adds the next cell, row by row from left to right. NULL is "-". */
 void table_add(struct table *self, enum table_style style, const char *text);
 void table_addf(struct table *self, enum table_style style, const char *format, ...) CB_PRINTF(3, 4);
-/* The same, or "-" for what is not known. */
+/* The same, or "-" for an unknown value. */
 void table_add_known(struct table *self, enum table_style style, bool known, const char *format, ...) CB_PRINTF(4, 5);
 /* Adds the row of headings, in bold. */
 void table_add_headings(struct table *self, const char *const *headings);
 
-/* The text that all rows below the headings have in a column; NULL if they differ or there are no rows. Borrowed. */
+/* The text that a column has in all rows below the headings; NULL if they differ or there are no rows. Borrowed. */
 const char *table_same_cell(const struct table *self, size_t column);
 void table_drop_column(struct table *self, size_t column);
 

@@ -34,7 +34,7 @@ static void report(struct checks *self, const char *name, bool fine, const char 
                   fine ? NULL : advice);
 }
 
-/* Runs a command on the site; if it fails in any way, returns false and its last line in `text`. */
+/* Runs a command on the site; on any failure returns false and its last line in `text`. */
 static bool works(struct checks *self, const char *program, const char *const *words, const char *input,
                   uint64_t timeout_ns, char *text)
 {
@@ -97,7 +97,7 @@ static bool check_slurm(struct checks *self)
     return up;
 }
 
-/* Accounting knows what squeue and scontrol have forgotten. It is optional. */
+/* Accounting keeps jobs that squeue and scontrol no longer list. It is optional. */
 static void check_accounting(struct checks *self)
 {
     static const char *const words[] = {"-X", "-n", "-P", "-S", "now", "-o", "JobID", NULL};
@@ -123,14 +123,14 @@ static bool leave_token(struct checks *self, const char *token)
     return fine;
 }
 
-/* True if ranks in an image take it from the image. */
+/* Whether ranks use the program `what` from their image. */
 static bool is_of_the_image(const struct checks *self, const char *what)
 {
     return *site_text(&self->remote->site, SITE_CONTAINER) &&
            (strcmp(what, "ckptbench-worker") == 0 || strcmp(what, "mpirun") == 0);
 }
 
-/* Reports the problems that the node's own doctor found, or that there are none. */
+/* Reports the problems that the node's own doctor found, or that it found none. */
 static void report_node(struct checks *self, const char *node, const char *json)
 {
     struct json_value *root = NULL;
@@ -185,7 +185,7 @@ static bool run_on_node(struct checks *self, const char *program, const char *co
     return works(self, program, words, NULL, JOB_NS, text);
 }
 
-/* The same on a node without our files: sends programs by sbcast, as for a run. */
+/* The same on a node without our files: sends programs by sbcast, as a run does. */
 static void check_sent_node(struct checks *self, const char *node)
 {
     static const char script[] = "folder=$2/ckptbench-programs-site-$SLURM_JOB_ID\n"
@@ -227,7 +227,7 @@ static void take_node(struct checks *self, char *said, const char *token)
     *name++ = *json++ = '\0';
     snprintf(node, sizeof node, "%.100s", name);
     if (strcmp(said, token) != 0) {
-        check_sent_node(self, node); /* its command replaces what was said */
+        check_sent_node(self, node); /* the result of its command replaces the earlier one */
         return;
     }
     snprintf(text, sizeof text, "%.300s is the same folder on %.60s", site_text(&self->remote->site, SITE_HOME), node);
@@ -298,7 +298,7 @@ static void check_container(struct checks *self)
 
 /* ---- pairs of nodes ---- */
 
-/* A run of one rank a node: its agents meet on the rendezvous port, its ranks exchange messages in pairs. */
+/* Starts a run with one rank per node: its agents meet on the rendezvous port, its ranks exchange messages in pairs. */
 static int run_pairs(struct checks *self, uint64_t nodes, char run[64], char *text)
 {
     static const char *const words[] = {"submit", "-", "--json", "--wait", NULL};
@@ -327,7 +327,7 @@ static int run_pairs(struct checks *self, uint64_t nodes, char run[64], char *te
     return fine;
 }
 
-/* The number of pairs that the run has measured: facts suite.pair.A.B. */
+/* The number of pairs that the run measured: facts suite.pair.A.B. */
 static uint64_t count_pairs(struct checks *self, const char *run)
 {
     char query[200];

@@ -21,7 +21,7 @@ static bool site_has_image(const struct site *site)
     return *site_text(site, SITE_CONTAINER) != '\0';
 }
 
-/* ---- asking ---- */
+/* ---- querying the site ---- */
 
 int site_ask_variable(struct remote *remote, const char *name, char *text, size_t bytes, struct cb_err *err)
 {
@@ -52,7 +52,7 @@ int site_has_programs(struct remote *remote, bool *has, struct cb_err *err)
 
 /* ---- sources ---- */
 
-/* Beside the program in a build folder, else where `make install` has put them. */
+/* Next to the program in a build folder, else where `make install` put them. */
 static int find_sources(char path[PATH_MAX], struct cb_err *err)
 {
     char folder[PATH_MAX];

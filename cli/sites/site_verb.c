@@ -1,4 +1,4 @@
-/* Forwards verbs with --site. A submission is made only once even if its answer is lost. */
+/* Forwards verbs with --site. A submission is made only once, even if its reply is lost. */
 #include "cli/sites/site_verb.h"
 
 #include <dirent.h>
@@ -20,10 +20,10 @@
 #define WORDS_MAX_BYTES (1u << 20)
 #define SETTINGS_MAX_BYTES (16u << 20)
 #define SETTINGS_WORD "-"             /* FILE.yaml: standard input */
-#define ASK_AGAIN_NS (150 * NS_PER_S) /* after a lost answer: longer than an sbatch can stay undecided */
+#define ASK_AGAIN_NS (150 * NS_PER_S) /* after a lost reply: longer than the result of an sbatch can stay unknown */
 #define FIRST_PAUSE_NS (1 * NS_PER_S)
 #define LONGEST_PAUSE_NS (10 * NS_PER_S)
-#define FORGET_S 3600 /* after this long, a question unknown to the site is dropped */
+#define FORGET_S 3600 /* after this time, a request that the site does not know is dropped */
 
 /* ---- settings ---- */
 
@@ -35,8 +35,8 @@ static bool has_key(const struct setting_list *list, size_t from, const char *ke
     return false;
 }
 
-/* YAML in which values are quoted, so that the site reads the same value: commas and ranges must not be expanded a second
- * time. */
+/* YAML in which values are quoted, so that the site reads the same value: commas and ranges must not be expanded a
+ * second time. */
 static int write_settings(const struct setting_list *list, const struct site *site, struct buf *out, struct cb_err *err)
 {
     struct json_writer json; /* its texts are YAML, too */
@@ -52,7 +52,7 @@ static int write_settings(const struct setting_list *list, const struct site *si
     for (size_t i = 0; i < list->count; i++) {
         const struct setting *setting = &list->items[i];
         if (strcmp(setting->key, "zip") != 0 && has_key(list, i + 1, setting->key))
-            continue; /* a key given again later replaces the earlier setting; zip accumulates */
+            continue; /* a repeated key replaces the earlier setting; zip accumulates */
         json_write_text(&json, setting->key);
         buf_append_text(out, ": ");
         json_write_begin_array(&json);
@@ -66,8 +66,8 @@ static int write_settings(const struct setting_list *list, const struct site *si
 
 /* ---- words ---- */
 
-/* A command line for the site: verb, words, and flags except those for this side. Settings become a YAML text on its
- * standard input, including the site's own if the user does not set them. */
+/* A command line for the site: verb, words, and the flags that concern the site. Settings become a YAML text on its
+ * standard input; it includes the site's own defaults if the user does not set them. */
 struct remote_words {
     struct buf texts, settings;
     const char **items; /* NULL-terminated */
@@ -81,7 +81,7 @@ static void add_text(struct remote_words *self, const char *text)
     self->count++;
 }
 
-/* `warm start` has its keys as words. */
+/* `warm start` accepts keys as words. */
 static void add_site_words(struct remote_words *self, const struct cli *cli, const struct site *site)
 {
     for (size_t i = 0; i < SITE_DEFAULTS; i++) {
@@ -99,7 +99,7 @@ static void add_site_words(struct remote_words *self, const struct cli *cli, con
 static int remote_words_init(struct remote_words *self, const struct cli *cli, const struct site *site,
                              struct cb_err *err)
 {
-    static const char *const here[] = {"site", "wait", "watch", "id", "f"}; /* flags that only concern this side */
+    static const char *const here[] = {"site", "wait", "watch", "id", "f"}; /* flags that only concern this machine */
     *self = (struct remote_words){0};
     buf_init(&self->texts, WORDS_MAX_BYTES);
     buf_init(&self->settings, SETTINGS_MAX_BYTES);
@@ -131,7 +131,7 @@ static int remote_words_init(struct remote_words *self, const struct cli *cli, c
     int rc = buf_check(&self->texts, "the command line", err);
     if (rc == 0 && cli->verb->takes_experiment)
         rc = write_settings(&cli->settings, site, &self->settings, err);
-    self->items = calloc(self->count + 4, sizeof *self->items); /* 4: for words added by callers */
+    self->items = calloc(self->count + 4, sizeof *self->items); /* 4: for words that callers add */
     if (rc == 0 && !self->items)
         rc = alloc_fail(err, "for a command line");
     const char *at = self->texts.data;
@@ -147,10 +147,10 @@ static void remote_words_release(struct remote_words *self)
     free(self->items);
 }
 
-/* ---- passing on ---- */
+/* ---- forwarding ---- */
 
-/* Errors in keys are reported here, with their positions, before anything is sent. Only the site knows the
- * checkpoint of the run `after`; its name stands in for the checkpoint until then. */
+/* Errors in keys are reported here, with their positions, before anything is sent. Only the site knows the checkpoint
+ * of the run `after`; its name is used in place of the checkpoint until then. */
 static int check_settings(struct cli *cli, const char *after, struct cb_err *err)
 {
     struct sweep sweep = {0};
@@ -192,7 +192,7 @@ int remote_pass(struct cli *cli, const char *site, const char *after, struct cb_
     return rc;
 }
 
-/* ---- what was asked, in case we end before the answer ---- */
+/* ---- requests on disk, in case this program ends before the reply ---- */
 
 static int asked_path(struct history *history, const char *id, char path[PATH_MAX], struct cb_err *err)
 {
@@ -221,8 +221,7 @@ static void forget_asked(struct history *history, const char *id)
         unlink(path);
 }
 
-/* The runs of one question. If the site knows nothing about it, that is no error, and after FORGET_S the question is
- * dropped. */
+/* The runs of one request. It is not an error if the site does not know the request; after FORGET_S it is dropped. */
 static int take_asked(struct job_list *list, const char *id, struct cb_err *err)
 {
     char path[PATH_MAX];
@@ -267,12 +266,12 @@ struct submitting {
     struct cli *cli;
     const char *site;
     char id[64];
-    struct job_list list; /* with the history */
+    struct job_list list; /* together with the history */
     struct remote_words words;
     struct json_value *answer;
 };
 
-/* Asks once. *again: the result is unknown, or the site is still working on the previous question. */
+/* Sends the request once. *again: the result is unknown, or the site is still working on the previous request. */
 static int ask_once(struct submitting *self, bool *again, struct cb_err *err)
 {
     struct remote *remote;
@@ -291,7 +290,7 @@ static int ask_once(struct submitting *self, bool *again, struct cb_err *err)
     return rc;
 }
 
-/* The id makes a repeated question harmless: the site continues the sweep of that name instead of starting another. */
+/* The id makes repeating a request harmless: the site continues the sweep of that name instead of starting another. */
 static int ask(struct submitting *self, struct cb_err *err)
 {
     bool again = false;

@@ -13,7 +13,7 @@ int remote_pass(struct cli *cli, const char *site, const char *after, struct cb_
 /* submit --site: submits exactly once, even if the connection breaks, and adds the runs to the local history. */
 int remote_submit(struct cli *cli, const char *site, struct cb_err *err) CB_MUST_CHECK;
 
-/* Collects the answers of sites to submissions that an earlier ckptbench did not wait for because it ended. */
+/* Collects the replies of sites to submissions that an earlier ckptbench could not wait for. */
 int remote_take_unanswered(struct job_list *list, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -78,7 +78,7 @@ static int add_word(struct baseline *baseline, const char *word, struct cb_err *
     return baseline->words[baseline->word_count++] ? 0 : alloc_fail(err, "for a baseline");
 }
 
-/* Takes a run that passed; names the others and leaves them out. */
+/* Adds a run that passed; reports the others and excludes them. */
 static int take_run(void *context, struct run_info *info, struct cb_err *err)
 {
     if (strcmp(info->outcome, "pass") == 0)

@@ -12,10 +12,10 @@
 #include "core/log.h"
 #include "jobs/slurm/run_follow.h"
 
-#define SETTLE_NS (3 * NS_PER_S) /* how long to wait until cancelled jobs have ended */
+#define SETTLE_NS (3 * NS_PER_S) /* how long to wait for cancelled jobs to end */
 #define LOOK_NS (200 * NS_PER_MS)
 
-/* A run that was never submitted is sealed as cancelled here, because no job will do it. */
+/* A run that was never submitted is sealed as cancelled here, because there is no job to seal it. */
 static int cancel_planned(struct job_list *list, struct job_entry *entry, struct cb_err *err)
 {
     bool ingested;
@@ -38,8 +38,8 @@ static int cancel_planned(struct job_list *list, struct job_entry *entry, struct
     return rc;
 }
 
-/* Records the request, so that the end of the job is explained later. A failure to record it (a full disk) must not
- * prevent the cancellation. */
+/* Records the request, so that the job's end can be explained later. If this fails (a full disk), the cancellation
+ * continues. */
 static void note_asked(struct job_entry *entry)
 {
     struct cb_err err;

@@ -26,13 +26,13 @@
 #define RUN_LOCK ".ckptbench-lock"
 #define PLAIN_DEPTH 4
 
-/* What one run left in its store. */
+/* The checkpoints of one run in its store. */
 struct leftover {
     char run[64];
     char *store;  /* without fault:SPEC:; owned */
     char *suffix; /* owned */
-    bool ended;   /* otherwise the run may be active, and nothing is removed */
-    bool kept;    /* was to be kept: removed only if the user names the run */
+    bool ended;   /* if not, the run may be active, and nothing is removed */
+    bool kept;    /* kept checkpoints: removed only if the user names the run */
     bool removed;
     struct experiment *experiment; /* owned */
     uint64_t bytes;
@@ -48,8 +48,8 @@ struct cleaning {
 
 /* ---- names ---- */
 
-/* "iteration-7/…", "checkpoint/…", "baseline/…": folders that runs create inside theirs, and what is left of a claim
- * that was being written. */
+/* "iteration-7/…", "checkpoint/…", "baseline/…": folders that runs create inside theirs, and remains of a claim that
+ * was being written. */
 static bool is_in_our_folder(const char *inside)
 {
     static const char *const made[] = {"baseline/", "checkpoint/", "checkpoint-0/", "checkpoint-1/", CLAIM_NAME "."};
@@ -98,7 +98,7 @@ static int take_name(void *context, const char *name, uint64_t length, struct cb
     return 0;
 }
 
-/* ---- looking ---- */
+/* ---- searching ---- */
 
 static int open_store(const struct leftover *item, bool read_only, struct store **store, struct cb_err *err)
 {
@@ -113,7 +113,7 @@ static int open_store(const struct leftover *item, bool read_only, struct store 
     return rc ? rc : store_open(item->store, &options, store, err);
 }
 
-/* Whether the store is ours and the folder belongs to this run. */
+/* Whether the store has our marker and the folder has this run's claim. */
 static bool is_claimed(struct store *store, const struct leftover *item, struct claim *claim)
 {
     uint64_t length;
@@ -259,15 +259,16 @@ out:
     return rc;
 }
 
-/* Of runs that have ended: any that the user named, otherwise those that were not to be kept. */
+/* Of the runs that have ended: those that the user named or, without names, those whose checkpoints were not to be
+ * kept. */
 static bool is_wanted(const struct cleaning *self, const struct leftover *item)
 {
     return item->ended && (self->cli->word_count > 0 || !item->kept);
 }
 
-/* ---- saying ---- */
+/* ---- output ---- */
 
-/* How much removing frees, and how much stays. */
+/* How much removing frees, and how much is kept. */
 static void write_sums(const struct cleaning *self, struct buf *out)
 {
     struct {

@@ -1,8 +1,8 @@
 /* ckptbench collect: ingests run folders into the history; with --rebuild recreates the history from them.
  *
- * An attempt without a manifest whose agent has shown no sign of life for a while is sealed as lost, with what is
- * known. Sealing is exclusive: an agent that wakes up later cannot overwrite the seal, and if it was faster, its
- * seal stays. Plans that a killed controller left incomplete are repaired or removed. */
+ * An attempt without a manifest whose heartbeat is stale is sealed as lost, with what is known. Sealing is exclusive:
+ * an agent that wakes up later cannot overwrite the seal, and if it was faster, its seal stays. Plans that a killed
+ * controller left incomplete are repaired or removed. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -34,7 +34,7 @@ struct collection {
     struct history *history;
     struct json_writer json;
     bool as_json;
-    uint64_t silence_ns; /* an agent without a sign of life for this long is dead */
+    uint64_t silence_ns; /* an agent whose heartbeat is older than this is dead */
     size_t ingested, known, unsealed, failed;
 };
 
@@ -66,7 +66,7 @@ static uint64_t modified_ns(const char *folder, const char *name)
     return (uint64_t)status.st_mtim.tv_sec * NS_PER_S + (uint64_t)status.st_mtim.tv_nsec;
 }
 
-/* The newest modification of the files that a living agent writes. */
+/* The newest modification time of the files that a running agent writes. */
 static uint64_t last_sign_ns(const char *attempt_path)
 {
     static const char *const names[] = {".", "progress.json", "records", "logs"};
@@ -110,7 +110,7 @@ static int seal_if_dead(struct collection *self, const char *run, const char *fo
                  progress.note[0] ? ": " : "", progress.note);
     rc = manifest_write_for_agent(path, &manifest, err);
     if (rc == CB_ERR_EXISTS)
-        return 0; /* the agent was alive and sealed it first */
+        return 0; /* the agent was running and sealed it first */
     if (rc == 0)
         report(self, run, "sealed", manifest.message);
     return rc;
@@ -193,7 +193,7 @@ static int plan_again(struct collection *self, const char *run, const char *fold
     return rc;
 }
 
-/* A run with unreadable results is not running any more. */
+/* A run with unreadable results is no longer running. */
 static void count_failed(struct collection *self, const char *run, int code, const char *message)
 {
     self->failed++;
@@ -207,14 +207,14 @@ static void count_failed(struct collection *self, const char *run, int code, con
 
 /* Jobs of Slurm */
 
-/* Asks Slurm about unfinished jobs first, because it may know how they ended. */
+/* Queries Slurm about unfinished jobs first, because it may know how they ended. */
 static int sync_jobs(struct cli *cli, struct collection *self, struct cb_err *err)
 {
     static const char *const unfinished[] = {"state=planned,submitted,pending,booting,running,sealing"};
     const char *site = cli_flag_value(cli, "site");
     struct job_list jobs;
     int rc = job_list_init(&jobs, self->history, err);
-    if (rc == 0) /* runs that sites know and the history does not */
+    if (rc == 0) /* runs of sites that the history does not have */
         rc = site ? job_list_take(&jobs, site, cli->words, cli->word_count, err) : remote_take_unanswered(&jobs, err);
     if (rc == 0)
         rc = job_list_add(&jobs, unfinished, 1, err);
@@ -245,8 +245,8 @@ static void collect_folder(struct collection *self, const char *run, const char 
     if (is_job)
         job_record_release(&record);
     if (!job_state_is_final(state)) {
-        /* Slurm decides whether its agent may still come; silence alone does not. An earlier attempt may be sealed and in
-         * the history while the run continues. */
+        /* Only Slurm decides whether its agent may still start; a stale heartbeat alone does not. An earlier attempt
+         * may be sealed and in the history while the run continues. */
         rc = history_ingest(self->history, folder, &ingested, &err);
         if (rc == 0 || rc == CB_ERR_NOT_FOUND)
             rc = history_set_state(self->history, run, job_state_name(state), &err);
@@ -301,7 +301,7 @@ static int collect_all(struct collection *self, struct cb_err *err)
     return 0;
 }
 
-/* A word is a run folder, or the id of a run in runs/. The exit code is that of the outcome of jobs that have ended, so
+/* A word is a run folder, or the id of a run in runs/. The exit code is the outcome of the jobs that have ended, so
  * that a script need not query it again. */
 static int collect_word(struct cli *cli, struct collection *self, const char *word, struct cb_err *err)
 {

@@ -142,14 +142,14 @@ static int write_json(struct cli *cli, const struct sides *sides, const struct c
 
 /* For people */
 
-/* Why the slowest ranks were slow, if the sides differ. */
+/* The reasons for slow ranks, if the sides differ in them. */
 static void write_slowest(struct buf *out, const struct comparison_side *base, const struct comparison_side *other)
 {
     for (int op = OP_NONE + 1; op < OP_COUNT; op++) {
         size_t runs_before, runs_after;
         enum rank_state before = usual_state(base, (enum operation)op, &runs_before);
         enum rank_state after = usual_state(other, (enum operation)op, &runs_after);
-        if (before == after || before == STATE_COUNT || after == STATE_COUNT) /* without a reason nothing is claimed */
+        if (before == after || before == STATE_COUNT || after == STATE_COUNT) /* without a reason it prints nothing */
             continue;
         buf_printf(out, "slowest rank of %s: %s (%zu of %zu run%s) -> %s (%zu of %zu run%s)\n",
                    operation_name((enum operation)op), metric_state_name(before, (enum operation)op), runs_before,
@@ -261,7 +261,7 @@ static void write_left_out(struct buf *out, const struct side *side)
                    units_plural(side->compared.planned), side->name);
 }
 
-/* The change is not the ratio of the two printed medians; if it has the other sign, the line is explained. */
+/* The change is not the ratio of the two printed medians; if their signs differ, a line explains that. */
 static void write_contradictions(struct buf *out, const struct comparison *comparison)
 {
     for (size_t i = 0; i < comparison->metric_count && comparison->metrics[i].primary; i++) {
@@ -343,7 +343,7 @@ static int compare_sides(struct cli *cli, struct sides *sides, const struct comp
             comparison_compute(&sides->items[0].compared, &sides->items[i].compared, options, &comparisons[i - 1], err);
         if (rc == 0)
             exit_code = comparison_exit_code(&comparisons[i - 1]);
-        if (cli->exit_code != CB_EXIT_REGRESSION && exit_code != CB_EXIT_PASS) /* which outranks inconclusive */
+        if (cli->exit_code != CB_EXIT_REGRESSION && exit_code != CB_EXIT_PASS) /* has precedence over inconclusive */
             cli->exit_code = exit_code;
     }
     if (rc == 0 && cli->json)
@@ -359,8 +359,7 @@ static int compare_sides(struct cli *cli, struct sides *sides, const struct comp
     return rc;
 }
 
-/* The baseline contains only the runs that are compared with it: nothing failed, but there is nothing to compare
- * yet. */
+/* The baseline contains only the runs that are compared with it: not a failure, but there is nothing to compare yet. */
 static bool is_first_night(struct history *history, const struct sides *sides)
 {
     struct baseline baseline;

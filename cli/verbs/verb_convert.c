@@ -30,7 +30,7 @@ struct conversion {
     struct plan_options options;
     struct stored_value *values;
     size_t value_count;
-    const struct stored_tensor **lost; /* values that the target format cannot hold */
+    const struct stored_tensor **lost; /* values that the target format cannot represent */
     size_t lost_count;
     struct layout *layout;
     struct plan *plan;
@@ -45,7 +45,7 @@ static const char *const keys[] = {"format",   "ranks",     "tp",       "pp",   
                                    "ep",       "zero",      "sharding", "mesh",     "pp.split",
                                    "io.files", "io.fanout", "io.fsync", "checksum", "save.dedup"};
 
-/* Takes a word KEY=VALUE with the key of an option as a setting; all other words are checkpoints. */
+/* Treats a word KEY=VALUE as a setting if KEY is an option; all other words are checkpoints. */
 static int read_setting(struct conversion *self, const char *word, bool *is_setting, struct cb_err *err)
 {
     size_t len = strcspn(word, "="), i = 0;
@@ -124,7 +124,7 @@ static int read_value(struct conversion *self, struct stored_reader *reader, con
     return code;
 }
 
-/* DCP can hold any torch.save value, and literals that can be pickled again; the other formats only literals. */
+/* DCP can store any torch.save value, and literals that can be pickled again; the other formats only literals. */
 static bool can_hold(const struct conversion *self, const struct stored_value *value)
 {
     struct state_tensor tensor = {.fqn = value->tensor->fqn, .kind = KIND_BYTES, .literal = value->literal};

@@ -1,4 +1,4 @@
-/* ckptbench doctor: checks what this machine has and lacks, with advice. */
+/* ckptbench doctor: checks what this machine has and what is missing, with advice. */
 #include <errno.h>
 #include <limits.h>
 #include <linux/magic.h>
@@ -84,7 +84,7 @@ static void check_programs(struct doctor *self)
     report(self, "mpirun", works ? FOUND : MISSING, line, "`mpirun --version` must work: repair the MPI installation");
 }
 
-/* A dead munged does not matter to the ranks, but Open MPI's PMIx asks it whenever mpirun starts. */
+/* The ranks do not need munged, but Open MPI's PMIx contacts it whenever mpirun starts. */
 static void check_munge(struct doctor *self)
 {
     static const char *const found[] = {

@@ -37,7 +37,7 @@ static void write_numbers(struct json_writer *json, const char *key, const struc
     json_write_end_array(json);
 }
 
-/* The durations that other benchmarks publish. */
+/* The durations in the output of other benchmarks. */
 struct durations {
     uint32_t attempt;               /* the attempt whose results are used */
     struct numbers all[OP_COUNT];   /* op_s of every rank */
@@ -64,7 +64,7 @@ static double checkpoint_bytes(const struct run_info *run)
     return found ? found->summary.median : NAN;
 }
 
-/* A fact of rank 0 or a value of the fingerprint; NULL if there is none. */
+/* A fact of rank 0 or a value of the fingerprint; NULL if it is absent. */
 static const char *fingerprint_of(const struct run_info *run, const char *key)
 {
     for (size_t i = 0; i < run->fingerprint_count; i++)
@@ -286,7 +286,7 @@ static void write_s3benchmark(struct json_writer *json, const struct run_info *r
     json_write_end_array(json);
 }
 
-/* An object that is made of the durations of the ranks. */
+/* An object made from the durations of the ranks. */
 static int export_durations(struct cli *cli, struct history *history, const struct run_info *run, int indent,
                             void (*write)(struct json_writer *json, const struct run_info *run,
                                           const struct durations *durations),

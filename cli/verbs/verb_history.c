@@ -53,7 +53,7 @@ static int take_run(void *context, struct run_info *run, struct cb_err *err)
                             .experiment = run->experiment};
     memcpy(point->run, run->run, sizeof point->run);
     memcpy(point->hash, run->hash, sizeof point->hash);
-    run->experiment = NULL; /* taken over */
+    run->experiment = NULL; /* ownership has moved */
     return 0;
 }
 
@@ -111,11 +111,11 @@ static void value_range(const struct point *points, size_t count, double *least,
 }
 
 /* "save_s of io.depth=4", or the model if there is only one line. An experiment of another release may have another
- * hash although no key differs. */
+ * hash although all keys are equal. */
 static void write_name(struct buf *out, const struct point *point, const struct sweep_axes *varied,
                        enum metric_id metric)
 {
-    bool is_of_suite = metric_is_of_suite(metric); /* which uses no model */
+    bool is_of_suite = metric_is_of_suite(metric); /* a workload without a model */
     buf_printf(out, "%s of ", metric_row(metric)->name);
     if (varied->count)
         sweep_axes_describe(varied, point->experiment, out);

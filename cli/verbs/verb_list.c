@@ -66,8 +66,8 @@ static void json_line(struct json_writer *json, const struct run_line *line, con
 
 /* ---- what a sweep varied ---- */
 
-/* The keys that a sweep varied, over all its runs, listed or not. Cached, because the next line mostly belongs to
- * the same sweep. On failure the column stays empty: the list is worth more than this column. */
+/* The keys that a sweep varied, over all its runs, listed or not. Cached, because the next line usually belongs to the
+ * same sweep. On failure the column stays empty, and the list is still printed. */
 static const struct sweep_axes *sweep_axes_of(struct lines *self, const char *sweep)
 {
     char filter[80];

@@ -19,7 +19,7 @@
 #define CHUNK_BYTES (1u << 20)
 #define REST_MAX_BYTES (64u << 20)
 #define LOOK_NS (300 * NS_PER_MS)
-#define SYNC_EVERY 10 /* Slurm is asked once for this many checks of the files */
+#define SYNC_EVERY 10 /* Slurm is queried once per this many checks of the files */
 #define PATH_BYTES 4096
 #define RANKS 3 /* index of the file with the output of the ranks */
 
@@ -100,7 +100,7 @@ static int find_transport(struct logs *self, struct transport **transport, struc
     return rc;
 }
 
-/* The folder, which is on the run's site while the run is unfinished there. The record of a remote run says whether it
+/* The folder, which is on the run's site while the run is unfinished there. The record of a remote run shows whether it
  * belongs to an array: the log is then in another run's folder. */
 static int find_folder(struct logs *self, struct cb_err *err)
 {

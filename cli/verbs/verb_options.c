@@ -8,7 +8,7 @@
 #include "core/units.h"
 #include "run/options.h"
 
-/* Settings that are allowed beside the keys of an experiment, but are not keys: they have no value to check. */
+/* Settings that are accepted in addition to keys of an experiment. They have no value to check. */
 static const struct option beside[] = {
     {.name = "label.NAME",
      .type = OPTION_TEXT,
@@ -90,7 +90,7 @@ static int add_row(struct listing *list, const struct option *row, struct cb_err
     return rc;
 }
 
-/* No match: the words are search terms, but the user may have meant a key, so a similar key is suggested. */
+/* Without a match: the words are search terms, but the user may have meant a key, so a similar key is suggested. */
 static int fail_unmatched(const struct cli *cli, struct cb_err *err)
 {
     const char *names[OPTION_COUNT];

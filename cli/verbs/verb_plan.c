@@ -26,13 +26,13 @@ struct forecast {
     const struct experiment *experiment;
     struct workload workload;
     uint64_t weight_bytes, optimizer_bytes, total_bytes;
-    uint64_t largest_state_bytes, all_state_bytes; /* of one rank, of all ranks together */
+    uint64_t largest_state_bytes, all_state_bytes; /* of one rank; of all ranks */
     uint64_t rss_bytes, metadata_bytes, requests, host_memory_bytes;
     struct rates rates;
     struct prediction predicted;
 };
 
-/* ---- outlook ---- */
+/* ---- forecast ---- */
 
 static int forecast_init(struct forecast *self, const struct experiment *experiment,
                          const struct throughput_history *book, struct cb_err *err)
@@ -255,7 +255,7 @@ static int plan_members(struct cli *cli, const struct sweep *sweep, const struct
     int rc = 0;
     rlimits_bound_memory(&memory);
     for (size_t i = 0; rc == 0 && i < sweep->count; i++)
-        if (sweep->members[i].block == 1) /* repetitions add nothing here */
+        if (sweep->members[i].block == 1) /* repetitions change nothing here */
             rc = write_member(cli, sweep, i, book, writer, err);
     rlimits_release_memory(&memory);
     slow_notice_free(slow_notice);

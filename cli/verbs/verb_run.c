@@ -95,7 +95,7 @@ static int plan_session(struct session *self, struct cb_err *err)
     char agent[PATH_MAX];
     int rc = run_plan_expand(&self->run_plan, &self->cli->settings, false, err);
     if (rc == 0 && (rc = agent_program_find(agent, err)) == CB_ERR_NOT_FOUND)
-        rc = 0; /* a missing agent is an outcome of the run */
+        rc = 0; /* a missing agent becomes an outcome of the run */
     if (rc == 0)
         rc = history_open(NULL, &self->history, err);
     if (rc)
@@ -135,7 +135,7 @@ static int resume_member(struct session *self, const char *run, struct member *m
     int rc = run_plan_folder(run, &member->folder, err);
     if (rc == 0) {
         rc = history_ingest(self->history, member->folder, &ingested, err);
-        rc = rc == CB_ERR_NOT_FOUND ? 0 : rc; /* not sealed, so it is run */
+        rc = rc == CB_ERR_NOT_FOUND ? 0 : rc; /* not sealed, so it will run */
     }
     if (rc == 0)
         rc = history_load_run(self->history, run, &info, err);
@@ -271,8 +271,8 @@ static int begin_output(struct session *self, struct cb_err *err)
     return cli_flush(cli, err);
 }
 
-/* Suggests the next command. If one key has a different value in each combination (the only varied key, or one of a
- * zip) and all runs passed, a comparison by that key; otherwise a table of all runs. */
+/* Suggests the next command. If a key has a different value in each combination (the only varied key, or one of a zip)
+ * and all runs passed, suggests a comparison by that key; otherwise a table of all runs. */
 static int end_output(struct session *self, struct cb_err *err)
 {
     struct cli *cli = self->cli;

@@ -1,4 +1,5 @@
-/* ckptbench show: prints one run as when it ended, with the time of each rank and phase; or the runs of a sweep. */
+/* ckptbench show: prints one run as it was printed when it ended, with the time of each rank and phase; or the runs of
+ * a sweep. */
 #include <math.h>
 #include <string.h>
 
@@ -29,7 +30,7 @@ static const enum metric_id rank_metrics[] = {METRIC_OP_S, METRIC_OWN_S, METRIC_
 struct rank_table {
     uint32_t attempt;
     size_t ranks, iterations[OP_COUNT][RANK_METRICS];
-    double *values[OP_COUNT][RANK_METRICS]; /* one value a rank, iteration by iteration */
+    double *values[OP_COUNT][RANK_METRICS]; /* one value per rank, iteration by iteration */
     size_t columns;                         /* number of rank_metrics that are printed */
 };
 

@@ -86,9 +86,9 @@ static int show_all(struct cli *cli, struct cb_err *err)
 
 /* ---- add ---- */
 
-#define OWN_PROGRAMS "/.local/share/ckptbench/programs/" /* below HOME: programs that we built there */
+#define OWN_PROGRAMS "/.local/share/ckptbench/programs/" /* below HOME: location of programs that we build there */
 
-/* Whether a user set the prefix. A prefix that we chose is replaced by that of this release. */
+/* Whether the user set the prefix. A prefix that we chose is replaced by that of this release. */
 static bool has_given_prefix(const struct site *site)
 {
     const char *prefix = site_text(site, SITE_PREFIX);
@@ -127,7 +127,7 @@ static int describe(struct cli *cli, struct site *site, bool *has_prefix, struct
     return rc;
 }
 
-/* Finds the places that the user has not set. */
+/* Finds the paths that the user has not set. */
 static int find_places(struct remote *remote, bool has_prefix, struct cb_err *err)
 {
     char home[PATH_MAX / 2], path[PATH_MAX];
@@ -191,7 +191,7 @@ static int add(struct cli *cli, struct cb_err *err)
     if (rc == 0)
         rc = site_checks(cli, &remote, nodes, true, err);
     if (rc == 0)
-        rc = site_write(&remote.site, err); /* including what was found out */
+        rc = site_write(&remote.site, err); /* includes what was found out */
     site_release(&site);
     remote_release(&remote);
     return rc;
@@ -222,7 +222,7 @@ static int doctor(struct cli *cli, struct cb_err *err)
 
 /* ---- remove ---- */
 
-/* The outcome of runs on a removed site can no longer be asked. */
+/* The outcome of runs on a removed site can no longer be queried. */
 static int remove_site(const char *name, struct cb_err *err)
 {
     char filter[SITE_NAME_BYTES + 8];

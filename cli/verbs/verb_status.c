@@ -63,7 +63,7 @@ static int run_status(struct cli *cli, struct cb_err *err)
     if (cli->json && cli_has_flag(cli, "watch"))
         return cb_fail(err, CB_ERR_USAGE, "--json is one document, and --watch never ends: give one of them");
     int rc = job_list_init(&list, NULL, err);
-    if (rc == 0) /* remote runs that the history does not know: all that the site names, or of lost answers */
+    if (rc == 0) /* runs that the history does not have: all that the site reports, or those of lost replies */
         rc = site ? job_list_take(&list, site, cli->words, cli->word_count, err) : remote_take_unanswered(&list, err);
     if (rc == 0)
         rc = cli->word_count ? job_list_add(&list, cli->words, cli->word_count, err)

@@ -18,9 +18,9 @@
 
 #define SCRIPT_MAX_BYTES (1u << 16)
 #define NODE_LIST_BYTES 65536
-#define SUBMIT_MAX_ARRAY 1000            /* size limit of an array: Slurm's usual MaxArraySize - 1 */
+#define SUBMIT_MAX_ARRAY 1000            /* limit of an array: Slurm's usual MaxArraySize - 1 */
 #define SUBMIT_ARRAY_FROM 20             /* this many consecutive equal requests become an array */
-#define SUBMIT_FORGET_NS (60 * NS_PER_S) /* after this long, no interrupted sbatch can still arrive */
+#define SUBMIT_FORGET_NS (60 * NS_PER_S) /* after this time, an interrupted sbatch can no longer reach Slurm */
 
 struct session {
     struct cli *cli;
@@ -78,8 +78,8 @@ static int send_warm(struct session *self, size_t index, size_t *sent, struct cb
     return rc;
 }
 
-/* The number of consecutive members with the same request, at most the size of an array. Members in between are not
- * skipped, because the order of a sweep is part of the measurement. */
+/* The number of consecutive members with the same request, at most the size of an array. Does not skip members in
+ * between, because the order of a sweep is part of the measurement. */
 static size_t count_equal(const struct session *self, size_t first)
 {
     size_t equal = 1;
@@ -118,7 +118,7 @@ static size_t next_group(const struct session *self, size_t first, bool *array)
     return count;
 }
 
-/* Asks for Slurm's limit, but only if there would be an array. */
+/* Queries Slurm's limit, but only if there would be an array. */
 static int ask_most_tasks(struct session *self, struct cb_err *err)
 {
     bool any = false;
@@ -164,7 +164,7 @@ static int resume_entry(struct session *self, struct job_entry *entry, struct cb
     struct experiment *experiment = NULL;
     if (entry->is_final || *entry->record.job || entry->seen.attempts)
         return 0;
-    if (*entry->record.pool) { /* put into the spool if it never got there; as a job, it is not submitted again */
+    if (*entry->record.pool) { /* put into the spool if it never got there; a job is not submitted again */
         struct pool_entry pool;
         struct pool_run found;
         pool_look_at_run(&entry->record, entry->run, NULL, &found);
@@ -219,7 +219,7 @@ static void say_text(struct session *self, const char *id, const struct experime
                    self->sent == 1 ? " " : "s  (sweep ", id, self->sent == 1 ? "" : ")", self->pool.pool.name, id);
         return;
     }
-    if (self->sent == 0) { /* --resume: others have submitted everything */
+    if (self->sent == 0) { /* --resume: everything was submitted before */
         buf_printf(out, "nothing to send: %s was submitted before     next: ckptbench status %s\n", id, id);
         return;
     }
@@ -278,7 +278,7 @@ static int choose_pool(struct session *self, struct cb_err *err)
     return rc;
 }
 
-/* Checks that this machine can satisfy the allocations that it leads. */
+/* Checks that the allocations that this machine leads can be satisfied. */
 static int check_led_here(struct session *self, struct cb_err *err)
 {
     int rc = submission_check_led_here(&self->run_plan, err);
@@ -329,7 +329,7 @@ static int submit_new(struct session *self, struct cb_err *err)
         rc = write_all(self, err);
     if (rc == 0)
         rc = send_all(self, err);
-    if (rc == 0) /* the runs as every other verb loads them */
+    if (rc == 0) /* loads the runs as every other verb does */
         rc = job_list_add(&self->list, (const char *const[]){self->run_plan.id}, 1, err);
     for (size_t i = 0; rc == 0 && i < self->list.count; i++)
         rc = job_record_read(self->list.items[i].folder, &self->list.items[i].record, err);

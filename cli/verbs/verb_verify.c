@@ -22,7 +22,7 @@ struct answer {
     size_t file_count;
 };
 
-/* Returns false for problems that must be printed; without memory, that is all of them. */
+/* Returns false for problems that must be printed; if memory is short, for all of them. */
 static bool is_counted(struct answer *self, const struct verify_problem *problem)
 {
     if (problem->kind != VERIFY_SHORT || cli_has_flag(self->cli, "all"))

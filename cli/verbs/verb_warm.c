@@ -20,7 +20,7 @@
 #define HOUR_NS (3600 * NS_PER_S)
 #define LONGEST_NS (30 * 24 * HOUR_NS)
 #define TOUCH_LIMIT_NS (5 * 60 * NS_PER_S)
-#define HOLD_MARGIN_NS (2 * 60 * NS_PER_S) /* the waiter ends itself; if it fails to, Slurm ends it this much later */
+#define HOLD_MARGIN_NS (2 * 60 * NS_PER_S) /* the hold job ends itself; if it fails to, Slurm ends it this much later */
 #define LOOK_FOR_NS (10 * NS_PER_S)
 #define LOOK_NS (500 * NS_PER_MS)
 
@@ -128,7 +128,7 @@ static int write_script(const struct pool_request *self, const char *folder, str
     uint64_t share_ns = pool->budget_node_ns / pool->nodes;
     uint64_t hold_ns = share_ns < self->for_ns ? share_ns : self->for_ns;
     uint64_t limit_ns = pool->mode == POOL_HOLD ? hold_ns + HOLD_MARGIN_NS : TOUCH_LIMIT_NS;
-    /* A waiter may start until the pool expires (and then ends at once); Slurm needs the latest end. */
+    /* A hold job may start until the pool expires (and then ends at once); Slurm needs the latest end. */
     uint64_t last_ns = self->for_ns + POOL_DEADLINE_NS + (pool->mode == POOL_HOLD ? limit_ns : 0);
     struct pool_script parts = {.pool = pool,
                                 .agent = agent,
@@ -143,7 +143,7 @@ static int write_script(const struct pool_request *self, const char *folder, str
     return rc ? rc : pool_script_write(&parts, script, err);
 }
 
-/* After a lost answer: searches the job by its name instead of submitting it again. */
+/* After a lost reply: searches for the job by its name instead of submitting it again. */
 static int look_for(struct slurm_client *client, const char *name, char id[64], struct cb_err *err)
 {
     uint64_t deadline_ns = clock_monotonic_ns() + LOOK_FOR_NS;
@@ -243,7 +243,7 @@ static int start(struct cli *cli, struct slurm_client *client, struct cb_err *er
     return rc;
 }
 
-/* ---- looking and ending ---- */
+/* ---- listing and stopping ---- */
 
 static int stop(struct cli *cli, struct slurm_client *client, struct pool_list *list, struct cb_err *err)
 {
@@ -270,7 +270,7 @@ static int list_or_stop(struct cli *cli, struct slurm_client *client, bool stopp
     int rc = pool_list_load(&list, client, err);
     if (rc == 0 && stopping)
         rc = stop(cli, client, &list, err);
-    if (rc == 0 && list.count) { /* pools also work without a history (a home on a network file system) */
+    if (rc == 0 && list.count) { /* pools also work without a history (if the home is on a network file system) */
         struct history *history = NULL;
         struct cb_err why;
         int kept = history_open(NULL, &history, &why);
