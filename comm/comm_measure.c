@@ -312,8 +312,8 @@ int comm_measure_collective(struct comm *comm, enum collective kind, uint64_t by
     return 0;
 }
 
-int comm_measure_overlap(struct comm *comm, uint64_t bytes, bool (*work)(void *context), void *context,
-                         double *together_s, uint64_t deadline_ns, struct cb_err *err)
+int comm_measure_overlap(struct comm *comm, uint64_t bytes, bool (*work)(void *context), void *context, double *both_s,
+                         uint64_t deadline_ns, struct cb_err *err)
 {
     struct exchange exchange;
     MPI_Request request;
@@ -332,9 +332,9 @@ int comm_measure_overlap(struct comm *comm, uint64_t bytes, bool (*work)(void *c
         if (!done && MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
             return fail_mpi(comm, "all-reduce beside work", err); // NOLINT(clang-analyzer-unix.Malloc): as below
     rc = spin(comm, &request, 1, "all-reduce beside work", deadline_ns, err);
-    *together_s = seconds_since(start_ns);
+    *both_s = seconds_since(start_ns);
     if (!rc)
-        rc = take_slowest(comm, together_s, 1, deadline_ns, err);
+        rc = take_slowest(comm, both_s, 1, deadline_ns, err);
     if (!rc)
         exchange_free(&exchange);
     return rc; // NOLINT(clang-analyzer-unix.Malloc): MPI may still write to it

@@ -44,9 +44,9 @@ int comm_measure_collective(struct comm *comm, enum collective kind, uint64_t by
                             double *seconds, bool *right, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
 
 /* An all-reduce of `bytes` beside `work`, which is called until the all-reduce is done or `work` returns false
- * (finished); *together_s is the time until both are done. Collective. */
-int comm_measure_overlap(struct comm *comm, uint64_t bytes, bool (*work)(void *context), void *context,
-                         double *together_s, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
+ * (finished); *both_s is the time until both are done. Collective. */
+int comm_measure_overlap(struct comm *comm, uint64_t bytes, bool (*work)(void *context), void *context, double *both_s,
+                         uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
 
 /* Gathers every rank's `bytes` on all ranks, in rank order: `all` has room for comm_size of them. Collective. */
 int comm_all_gather(struct comm *comm, const void *mine, uint64_t bytes, void *all, uint64_t deadline_ns,

@@ -100,7 +100,7 @@ int status_page_check(const void *page, struct cb_err *err) CB_MUST_CHECK;
 void status_page_enter(struct status_page *page, enum operation op, enum rank_state state, uint64_t now_ns);
 /* The same for the asynchronous save. */
 void status_page_enter_behind(struct status_page *page, enum operation op, enum rank_state state, uint64_t now_ns);
-/* The next free sample with all values NAN, or NULL if the page is full; status_page_publish makes it count. */
+/* The next free sample with all values NAN, or NULL if the page is full; status_page_publish_sample makes it count. */
 struct sample *status_page_begin_sample(struct status_page *page);
 void status_page_publish_sample(struct status_page *page);
 void status_page_add_failure(struct status_page *page, int code, const char *text);

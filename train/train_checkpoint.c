@@ -204,9 +204,9 @@ static void note_failure(struct trainer *trainer, uint32_t step, int code, const
         status_page_add_fact(trainer->page, key, message);
 }
 
-static double seconds_a_step(const struct step_rate *pace)
+static double seconds_a_step(const struct step_rate *rate)
 {
-    return pace->steps ? (double)pace->spent_ns / 1e9 / (double)pace->steps : NAN;
+    return rate->steps ? (double)rate->spent_ns / 1e9 / (double)rate->steps : NAN;
 }
 
 /* A save has ended on this rank. */

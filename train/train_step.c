@@ -174,9 +174,9 @@ static void note_pace(struct trainer *self, const struct timeline *timeline, boo
     bool saving = checkpoint_is_saving(self);
     if (saving != saving_before) /* a save ended during it, so it belongs to neither group */
         return;
-    struct step_rate *pace = saving ? &self->beside : &self->alone;
-    pace->steps++;
-    pace->spent_ns += timeline->end_ns - timeline->start_ns;
+    struct step_rate *rate = saving ? &self->beside : &self->alone;
+    rate->steps++;
+    rate->spent_ns += timeline->end_ns - timeline->start_ns;
 }
 
 static bool is_warmup(const struct trainer *self)

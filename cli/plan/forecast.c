@@ -99,7 +99,7 @@ static bool fill_run(struct rate_run *run, const struct query_cell *cells)
     snprintf(run->run, sizeof run->run, "%s", cells[CELL_RUN].text);
     snprintf(run->hash, sizeof run->hash, "%s", cells[CELL_HASH].text);
     run->started_wall_ns = (uint64_t)cells[CELL_STARTED].integer;
-    run->behind = cell_count(&cells[CELL_ASYNC]) > 0;
+    run->is_async = cell_count(&cells[CELL_ASYNC]) > 0;
     run->bytes_a_rank = bytes / run->ranks;
     run->save = cell_number(&cells[CELL_SAVE]) / run->ranks;
     run->load = cell_number(&cells[CELL_LOAD]) / run->ranks;
@@ -191,16 +191,16 @@ static bool on_mount(const char *path, const char *mount)
     return below && stat(mount, &status) == 0 && device_of(path, &device) && status.st_dev == device;
 }
 
-static bool same_store(const struct rate_run *run, const struct throughput_query *wish)
+static bool same_store(const struct rate_run *run, const struct throughput_query *query)
 {
-    const char *store = experiment_text(wish->experiment, OPT_STORE);
+    const char *store = experiment_text(query->experiment, OPT_STORE);
     struct store_uri uri = store_uri_of(store), of_run = store_uri_of(run->store);
     if (strcmp(run->store, store) == 0 && (uri.has_faults || !uri.kind->is_objects))
         return true;
     if (of_run.has_faults) /* runs with injected faults do not predict a healthy store */
         return false;
     if (uri.kind->is_objects)
-        return same_bucket(run, uri.inner, experiment_text(wish->experiment, OPT_S3_ENDPOINT));
+        return same_bucket(run, uri.inner, experiment_text(query->experiment, OPT_S3_ENDPOINT));
     return strcmp(run->store, uri.inner) == 0 ||
            (uri.inner[0] == '/' && run->store[0] == '/' && on_mount(uri.inner, run->mount));
 }
@@ -208,9 +208,9 @@ static bool same_store(const struct rate_run *run, const struct throughput_query
 /* ---- the choice ---- */
 
 /* Whether its ranks wrote so much less that its throughput may differ. */
-static bool is_small(const struct rate_run *run, const struct throughput_query *wish)
+static bool is_small(const struct rate_run *run, const struct throughput_query *query)
 {
-    return run->bytes_a_rank * RATES_SMALL < wish->bytes_a_rank;
+    return run->bytes_a_rank * RATES_SMALL < query->bytes_a_rank;
 }
 
 static uint32_t ranks_on_a_node(uint32_t ranks, uint32_t nodes)
@@ -220,33 +220,33 @@ static uint32_t ranks_on_a_node(uint32_t ranks, uint32_t nodes)
 
 /* How similar the run is to the requested one: each matching property sets a bit, the more important ones higher
  * bits. */
-static unsigned likeness(const struct rate_run *run, const struct throughput_query *wish)
+static unsigned likeness(const struct rate_run *run, const struct throughput_query *query)
 {
-    bool behind = experiment_bool(wish->experiment, OPT_SAVE_ASYNC);
-    bool same_model = strcmp(run->model, experiment_text(wish->experiment, OPT_MODEL)) == 0 &&
-                      ranks_on_a_node(run->ranks, run->nodes) == ranks_on_a_node(wish->ranks, wish->nodes);
-    return (unsigned)(run->behind == behind) << 3 | (unsigned)!is_small(run, wish) << 2 |
-           (unsigned)(strcmp(run->hash, wish->hash) == 0) << 1 | (unsigned)same_model;
+    bool is_async = experiment_bool(query->experiment, OPT_SAVE_ASYNC);
+    bool same_model = strcmp(run->model, experiment_text(query->experiment, OPT_MODEL)) == 0 &&
+                      ranks_on_a_node(run->ranks, run->nodes) == ranks_on_a_node(query->ranks, query->nodes);
+    return (unsigned)(run->is_async == is_async) << 3 | (unsigned)!is_small(run, query) << 2 |
+           (unsigned)(strcmp(run->hash, query->hash) == 0) << 1 | (unsigned)same_model;
 }
 
 /* In powers of two. */
-static double distance(const struct rate_run *run, const struct throughput_query *wish)
+static double distance(const struct rate_run *run, const struct throughput_query *query)
 {
-    return fabs(log2(run->bytes_a_rank / wish->bytes_a_rank)) + fabs(log2((double)run->ranks / wish->ranks));
+    return fabs(log2(run->bytes_a_rank / query->bytes_a_rank)) + fabs(log2((double)run->ranks / query->ranks));
 }
 
 const struct rate_run *throughput_history_choose(const struct throughput_history *self,
-                                                 const struct throughput_query *wish)
+                                                 const struct throughput_query *query)
 {
     const struct rate_run *best = NULL;
-    bool behind = experiment_bool(wish->experiment, OPT_SAVE_ASYNC);
+    bool is_async = experiment_bool(query->experiment, OPT_SAVE_ASYNC);
     for (size_t i = 0; i < self->count; i++) {
         const struct rate_run *run = &self->runs[i];
-        if (strcmp(run->engine, experiment_text(wish->experiment, OPT_ENGINE)) != 0 || (behind && !run->behind) ||
-            !same_store(run, wish))
+        if (strcmp(run->engine, experiment_text(query->experiment, OPT_ENGINE)) != 0 || (is_async && !run->is_async) ||
+            !same_store(run, query))
             continue;
-        unsigned like = likeness(run, wish), best_like = best ? likeness(best, wish) : 0;
-        double closer = best ? distance(best, wish) - distance(run, wish) : 0;
+        unsigned like = likeness(run, query), best_like = best ? likeness(best, query) : 0;
+        double closer = best ? distance(best, query) - distance(run, query) : 0;
         if (!best || like > best_like ||
             (like == best_like && (fabs(closer) > 1e-9 ? closer > 0 : run->started_wall_ns > best->started_wall_ns)))
             best = run;
@@ -273,27 +273,27 @@ static void name_run(const struct rate_run *run, struct rates *rates)
 static void measured_rates(const struct experiment *experiment, const struct workload *workload,
                            const struct throughput_history *book, struct rates *rates)
 {
-    struct throughput_query wish = {.ranks = workload->layouts.ranks,
-                                    .nodes = (uint32_t)experiment_u64(experiment, OPT_NODES),
-                                    .bytes_a_rank = (double)workload->plan->payload_bytes / workload->layouts.ranks};
+    struct throughput_query query = {.ranks = workload->layouts.ranks,
+                                     .nodes = (uint32_t)experiment_u64(experiment, OPT_NODES),
+                                     .bytes_a_rank = (double)workload->plan->payload_bytes / workload->layouts.ranks};
     struct cb_err ignored; /* verbs that use the store report errors in it */
     const struct rate_run *run = NULL;
-    if (experiment_copy(experiment, &wish.experiment, &ignored) == 0 &&
-        store_location_freeze(wish.experiment, &ignored) == 0 &&
-        run_plan_freeze_world(wish.experiment, workload, &ignored) == 0) {
-        experiment_hash(wish.experiment, wish.hash);
-        run = throughput_history_choose(book, &wish);
+    if (experiment_copy(experiment, &query.experiment, &ignored) == 0 &&
+        store_location_freeze(query.experiment, &ignored) == 0 &&
+        run_plan_freeze_world(query.experiment, workload, &ignored) == 0) {
+        experiment_hash(query.experiment, query.hash);
+        run = throughput_history_choose(book, &query);
     }
     if (run) {
         rates->save = run->save;
         rates->load = isfinite(run->load) ? run->load : run->save;
-        if (run->behind && isfinite(run->wait))
+        if (run->is_async && isfinite(run->wait))
             rates->stage = run->wait;
         rates->assumed = false;
-        rates->small = is_small(run, &wish);
+        rates->small = is_small(run, &query);
         name_run(run, rates);
     }
-    throughput_query_release(&wish);
+    throughput_query_release(&query);
 }
 
 void forecast_choose_rates(const struct experiment *experiment, const struct workload *workload,

@@ -20,7 +20,7 @@ struct rate_run {
     char *engine, *model, *store, *endpoint, *mount; /* endpoint: of S3; mount: mount point of its file system */
     uint64_t started_wall_ns;
     uint32_t ranks, nodes;
-    bool behind;             /* save.async */
+    bool is_async;           /* save.async */
     double bytes_a_rank;     /* bytes of a checkpoint for each rank */
     double save, load, wait; /* bytes/s of one rank, NAN if unknown; wait: while training waits */
 };
@@ -50,7 +50,7 @@ void throughput_query_release(struct throughput_query *self);
  * much smaller, same experiment, same model and ranks per node, nearest in bytes per rank and in ranks, newest. NULL
  * if there is none. */
 const struct rate_run *throughput_history_choose(const struct throughput_history *self,
-                                                 const struct throughput_query *wish);
+                                                 const struct throughput_query *query);
 
 struct rates {
     double save, load; /* bytes/s of one rank */

@@ -5,7 +5,7 @@
 
 struct slow_notice;
 
-/* `what` is borrowed: "planning". NULL if no thread can be started; patience_free accepts NULL. */
+/* `what` is borrowed: "planning". NULL if no thread can be started; slow_notice_free accepts NULL. */
 struct slow_notice *slow_notice_new(const char *what);
 void slow_notice_free(struct slow_notice *self);
 

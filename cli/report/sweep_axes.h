@@ -16,7 +16,7 @@ struct sweep_axes {
 };
 
 /* Finds the keys whose values differ. Keys whose values follow from other differing keys (dp from ranks and tp) are
- * left out. `identity`: only keys that are part of an experiment's hash. Call varied_release also after a failure. */
+ * left out. `identity`: only keys that are part of an experiment's hash. Call sweep_axes_release also after a failure. */
 int sweep_axes_find(struct sweep_axes *self, const struct experiment *const *experiments, size_t count, bool identity,
                     struct cb_err *err) CB_MUST_CHECK;
 /* Copies keys that are already known. */

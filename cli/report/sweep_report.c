@@ -79,14 +79,14 @@ static int load_runs(struct sweep_report *self, struct history *history, struct 
     return 0;
 }
 
-static int find_varied(struct sweep_report *self, struct cb_err *err)
+static int find_axes(struct sweep_report *self, struct cb_err *err)
 {
     self->experiments = calloc(self->count + 1, sizeof *self->experiments);
     if (!self->experiments)
         return no_memory(err);
     for (size_t i = 0; i < self->count; i++)
         self->experiments[i] = self->runs[i]->experiment;
-    return sweep_axes_find(&self->varied, self->experiments, self->count, false, err);
+    return sweep_axes_find(&self->axes, self->experiments, self->count, false, err);
 }
 
 /* ---- columns ---- */
@@ -203,7 +203,7 @@ int sweep_report_load(struct sweep_report *self, struct history *history, const 
     snprintf(self->sweep, sizeof self->sweep, "%s", sweep);
     int rc = load_runs(self, history, err);
     if (rc == 0)
-        rc = find_varied(self, err);
+        rc = find_axes(self, err);
     if (rc == 0)
         rc = find_columns(self, err);
     return rc ? rc : find_rows(self, err);
@@ -219,7 +219,7 @@ void sweep_report_release(struct sweep_report *self)
     free(self->experiments);
     free(self->columns);
     free(self->rows);
-    sweep_axes_release(&self->varied);
+    sweep_axes_release(&self->axes);
     *self = (struct sweep_report){0};
 }
 
@@ -240,8 +240,8 @@ static void add_cells(struct table *table, const struct sweep_report *self, cons
 {
     const struct run_info *first = self->runs[row->first];
     char text[32];
-    for (size_t i = 0; i < self->varied.count; i++)
-        table_add(table, TABLE_BOLD, sweep_axes_value(first->experiment, self->varied.keys[i]));
+    for (size_t i = 0; i < self->axes.count; i++)
+        table_add(table, TABLE_BOLD, sweep_axes_value(first->experiment, self->axes.keys[i]));
     if (are_single(self))
         table_add(table, TABLE_PLAIN, first->run);
     else if (row->passed == row->count)
@@ -257,13 +257,13 @@ static int write_rows(const struct sweep_report *self, bool colour, struct buf *
 {
     struct table table;
     char alignment[TABLE_MAX_COLUMNS + 1] = "", name[64];
-    if (self->varied.count + 1 + shown_columns(self) > TABLE_MAX_COLUMNS)
-        return cb_fail(err, CB_ERR_USAGE, "%zu keys vary, which no table holds: --json has them", self->varied.count);
-    memset(alignment, 'l', self->varied.count + 1);
-    memset(alignment + self->varied.count + 1, 'r', shown_columns(self));
+    if (self->axes.count + 1 + shown_columns(self) > TABLE_MAX_COLUMNS)
+        return cb_fail(err, CB_ERR_USAGE, "%zu keys vary, which no table holds: --json has them", self->axes.count);
+    memset(alignment, 'l', self->axes.count + 1);
+    memset(alignment + self->axes.count + 1, 'r', shown_columns(self));
     table_init(&table, alignment);
-    for (size_t i = 0; i < self->varied.count; i++)
-        table_add(&table, TABLE_BOLD, self->varied.keys[i]);
+    for (size_t i = 0; i < self->axes.count; i++)
+        table_add(&table, TABLE_BOLD, self->axes.keys[i]);
     table_add(&table, TABLE_BOLD, are_single(self) ? "run" : "runs");
     for (size_t i = 0; i < shown_columns(self); i++)
         table_add(&table, TABLE_BOLD, metric_full_name(self->columns[i].op, self->columns[i].metric, name));
@@ -301,8 +301,8 @@ static void write_next(const struct sweep_report *self, struct buf *out)
         buf_printf(out, "next: ckptbench show %s --failures\n", self->runs[i]->run);
         return;
     }
-    for (size_t i = 0; i < self->varied.count && self->passed == self->count; i++)
-        buf_printf(out, "%s ckptbench compare %s --by %s\n", i ? "     " : "next:", self->sweep, self->varied.keys[i]);
+    for (size_t i = 0; i < self->axes.count && self->passed == self->count; i++)
+        buf_printf(out, "%s ckptbench compare %s --by %s\n", i ? "     " : "next:", self->sweep, self->axes.keys[i]);
 }
 
 /* The most important keys with the same value in all runs. */
@@ -324,8 +324,8 @@ int sweep_report_write(const struct sweep_report *self, bool colour, struct buf 
 {
     char name[64];
     buf_printf(out, "sweep %s: %zu run%s", self->sweep, self->count, units_plural(self->count));
-    for (size_t i = 0; i < self->varied.count; i++)
-        buf_printf(out, "%s%s", i ? ", " : " over ", self->varied.keys[i]);
+    for (size_t i = 0; i < self->axes.count; i++)
+        buf_printf(out, "%s%s", i ? ", " : " over ", self->axes.keys[i]);
     buf_printf(out, ", %zu passed\n", self->passed);
     write_same(self, out);
     int rc = write_rows(self, colour, out, err);
@@ -383,8 +383,8 @@ static void write_row_json(const struct sweep_report *self, const struct sweep_r
     json_write_begin_object(json);
     json_member_u64(json, "combination", first->combination);
     json_member_object(json, "values");
-    for (size_t i = 0; i < self->varied.count; i++)
-        json_member_text(json, self->varied.keys[i], sweep_axes_value(first->experiment, self->varied.keys[i]));
+    for (size_t i = 0; i < self->axes.count; i++)
+        json_member_text(json, self->axes.keys[i], sweep_axes_value(first->experiment, self->axes.keys[i]));
     json_write_end_object(json);
     json_member_u64(json, "n", row->passed);
     json_write_key(json, "metrics");
@@ -401,8 +401,8 @@ void sweep_report_write_members(const struct sweep_report *self, struct json_wri
     char name[64];
     json_member_text(json, "sweep", self->sweep);
     json_member_array(json, "varied");
-    for (size_t i = 0; i < self->varied.count; i++)
-        json_write_text(json, self->varied.keys[i]);
+    for (size_t i = 0; i < self->axes.count; i++)
+        json_write_text(json, self->axes.keys[i]);
     json_write_end_array(json);
     json_member_text(json, "best_first_by",
                      self->column_count

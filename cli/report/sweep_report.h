@@ -28,7 +28,7 @@ struct sweep_report {
     struct run_info **runs; /* by combination, then block; owned */
     size_t count, passed;
     const struct experiment **experiments; /* of the runs */
-    struct sweep_axes varied;
+    struct sweep_axes axes;
     struct sweep_column *columns;
     size_t column_count, leading; /* leading: index of the column that orders the rows */
     struct sweep_row *rows;       /* best first */

@@ -21,7 +21,7 @@ void training_describe(const struct training *training, struct buf *out)
     buf_append_text(out, " a rank and step");
 }
 
-void training_outlook_write(const struct experiment *experiment, const struct workload *workload, struct buf *out)
+void training_report_write(const struct experiment *experiment, const struct workload *workload, struct buf *out)
 {
     const struct training *training = &workload->training;
     char text[32];
@@ -41,8 +41,8 @@ void training_outlook_write(const struct experiment *experiment, const struct wo
     buf_append_text(out, "           on the device of a rank, in GB of 2^30 bytes; without the peak inside a step\n");
 }
 
-void training_outlook_write_json(const struct experiment *experiment, const struct workload *workload,
-                                 struct json_writer *json)
+void training_report_write_json(const struct experiment *experiment, const struct workload *workload,
+                                struct json_writer *json)
 {
     const struct training *training = &workload->training;
     json_write_begin_object(json);

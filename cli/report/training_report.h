@@ -8,9 +8,9 @@
 #include "run/experiment.h"
 
 /* Model, ranks, batch, and the device memory of a rank at each stage of training, computed without allocating it. */
-void training_outlook_write(const struct experiment *experiment, const struct workload *workload, struct buf *out);
-void training_outlook_write_json(const struct experiment *experiment, const struct workload *workload,
-                                 struct json_writer *json);
+void training_report_write(const struct experiment *experiment, const struct workload *workload, struct buf *out);
+void training_report_write_json(const struct experiment *experiment, const struct workload *workload,
+                                struct json_writer *json);
 
 /* "fsdp-module_wrap-BACKWARD_PRE, 16 samples of 128 tokens a rank" */
 void training_describe(const struct training *training, struct buf *out);

@@ -275,7 +275,7 @@ static void write_sums(const struct cleaning *self, struct buf *out)
         size_t runs;
         uint64_t bytes;
     } wanted = {0}, kept = {0};
-    size_t going_on = 0;
+    size_t unfinished = 0;
     char size[32];
     for (size_t i = 0; i < self->count; i++) {
         const struct leftover *item = &self->items[i];
@@ -284,16 +284,16 @@ static void write_sums(const struct cleaning *self, struct buf *out)
         else if (item->ended)
             kept.runs++, kept.bytes += item->bytes;
         else
-            going_on++;
+            unfinished++;
     }
     buf_printf(out, "\n%s of %zu run%s to be freed", units_format_bytes((double)wanted.bytes, size), wanted.runs,
                units_plural(wanted.runs));
     if (kept.runs)
         buf_printf(out, "; %s of %zu run%s kept on purpose", units_format_bytes((double)kept.bytes, size), kept.runs,
                    units_plural(kept.runs));
-    if (going_on)
-        buf_printf(out, "; %zu run%s not ended, or not seen to: `ckptbench collect` looks", going_on,
-                   units_plural(going_on));
+    if (unfinished)
+        buf_printf(out, "; %zu run%s not ended, or not seen to: `ckptbench collect` looks", unfinished,
+                   units_plural(unfinished));
     buf_append_char(out, '\n');
 }
 

@@ -112,13 +112,12 @@ static void value_range(const struct point *points, size_t count, double *least,
 
 /* "save_s of io.depth=4", or the model if there is only one line. An experiment of another release may have another
  * hash although all keys are equal. */
-static void write_name(struct buf *out, const struct point *point, const struct sweep_axes *varied,
-                       enum metric_id metric)
+static void write_name(struct buf *out, const struct point *point, const struct sweep_axes *axes, enum metric_id metric)
 {
     bool is_of_suite = metric_is_of_suite(metric); /* a workload without a model */
     buf_printf(out, "%s of ", metric_row(metric)->name);
-    if (varied->count)
-        sweep_axes_describe(varied, point->experiment, out);
+    if (axes->count)
+        sweep_axes_describe(axes, point->experiment, out);
     else
         buf_printf(out, "%s=%s ranks=%s (%s)", is_of_suite ? "workload" : "model",
                    is_of_suite ? workload_kind_of(point->experiment)->name
@@ -127,7 +126,7 @@ static void write_name(struct buf *out, const struct point *point, const struct 
 }
 
 static int write_series(struct cli *cli, const struct point *points, size_t count, enum metric_id metric,
-                        const struct sweep_axes *varied, struct cb_err *err)
+                        const struct sweep_axes *axes, struct cb_err *err)
 {
     static const char *const bars[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
     size_t start = count > SPARKLINE_WIDTH ? count - SPARKLINE_WIDTH : 0;
@@ -135,7 +134,7 @@ static int write_series(struct cli *cli, const struct point *points, size_t coun
     char text[32], date[21], low[32], high[32];
     double least, most;
     value_range(points, count, &least, &most);
-    write_name(&cli->out, &points[0], varied, metric);
+    write_name(&cli->out, &points[0], axes, metric);
     buf_printf(&cli->out, ", %zu run%s, %s to %s\n", count, units_plural(count), figure_text(metric, least, low),
                figure_text(metric, most, high));
     value_range(points + start, count - start, &least, &most);
@@ -185,13 +184,13 @@ static int write_json(struct cli *cli, const struct series *series, struct cb_er
 
 static int write_lines(struct cli *cli, const struct series *series, struct cb_err *err)
 {
-    struct sweep_axes varied = {0}; /* the keys in which the lines' experiments differ; they name the lines */
+    struct sweep_axes axes = {0}; /* the keys in which the lines' experiments differ; they name the lines */
     const struct experiment **experiments = calloc(series->count + 1, sizeof *experiments);
     int rc = experiments ? 0 : alloc_fail(err, "for a history");
     for (size_t i = 0; rc == 0 && i < series->count; i++)
         experiments[i] = series->points[i].experiment;
     if (rc == 0)
-        rc = sweep_axes_find(&varied, experiments, series->count, true, err);
+        rc = sweep_axes_find(&axes, experiments, series->count, true, err);
     free(experiments);
     if (series->count == 0)
         log_info("no run that passed and matches has %s", metric_row(series->metric)->name);
@@ -201,9 +200,9 @@ static int write_lines(struct cli *cli, const struct series *series, struct cb_e
                 break;
         if (start)
             buf_append_char(&cli->out, '\n');
-        rc = write_series(cli, series->points + start, end - start, series->metric, &varied, err);
+        rc = write_series(cli, series->points + start, end - start, series->metric, &axes, err);
     }
-    sweep_axes_release(&varied);
+    sweep_axes_release(&axes);
     return rc;
 }
 

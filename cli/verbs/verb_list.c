@@ -17,7 +17,7 @@
 /* The keys in which the runs of the most recently listed sweep differ. */
 struct sweep_words {
     char sweep[64];
-    struct sweep_axes varied;
+    struct sweep_axes axes;
 };
 
 struct lines {
@@ -75,8 +75,8 @@ static const struct sweep_axes *sweep_axes_of(struct lines *self, const char *sw
     struct cb_err why;
     size_t loaded = 0;
     if (strcmp(self->words.sweep, sweep) == 0)
-        return &self->words.varied;
-    sweep_axes_release(&self->words.varied);
+        return &self->words.axes;
+    sweep_axes_release(&self->words.axes);
     snprintf(self->words.sweep, sizeof self->words.sweep, "%s", sweep);
     snprintf(filter, sizeof filter, "sweep=%s", sweep);
     int rc = history_select(self->history, (const char *const[]){filter}, 1, &members, &why);
@@ -86,14 +86,14 @@ static const struct sweep_axes *sweep_axes_of(struct lines *self, const char *sw
     for (; rc == 0 && loaded < members.count; loaded += rc == 0)
         rc = history_load_experiment(self->history, members.runs[loaded], &experiments[loaded], &why);
     if (rc == 0)
-        rc = sweep_axes_find(&self->words.varied, (const struct experiment *const *)experiments, loaded, false, &why);
+        rc = sweep_axes_find(&self->words.axes, (const struct experiment *const *)experiments, loaded, false, &why);
     if (rc)
         log_verbose("sweep %s: %s", sweep, why.message);
     while (loaded > 0)
         experiment_free(experiments[--loaded]);
     free(experiments);
     run_selection_release(&members);
-    return &self->words.varied;
+    return &self->words.axes;
 }
 
 static void add_varied(struct lines *self, const struct run_line *line)
@@ -101,9 +101,9 @@ static void add_varied(struct lines *self, const struct run_line *line)
     struct experiment *experiment;
     struct buf text;
     buf_init(&text, 1u << 16);
-    const struct sweep_axes *varied = *line->sweep ? sweep_axes_of(self, line->sweep) : NULL;
-    if (varied && varied->count && history_load_experiment(self->history, line->run, &experiment, NULL) == 0) {
-        sweep_axes_describe(varied, experiment, &text);
+    const struct sweep_axes *axes = *line->sweep ? sweep_axes_of(self, line->sweep) : NULL;
+    if (axes && axes->count && history_load_experiment(self->history, line->run, &experiment, NULL) == 0) {
+        sweep_axes_describe(axes, experiment, &text);
         experiment_free(experiment);
     }
     table_add(&self->list.table, TABLE_PLAIN, text.data);
@@ -246,7 +246,7 @@ static int write_list(struct cli *cli, struct history *history, const struct run
     int rc = selection->count ? history_each_run(history, selection, add_line, &self, err) : 0;
     if (rc == 0 && !cli->json && self.list.count && !self.list.table.code)
         drop_repetition(&self, &cli->out);
-    sweep_axes_release(&self.words.varied);
+    sweep_axes_release(&self.words.axes);
     return listing_end(&self.list, rc, err);
 }
 

@@ -184,17 +184,17 @@ static void write_json(const struct forecast *self, struct json_writer *writer)
     json_write_end_object(writer);
 }
 
-static int write_outlook(struct cli *cli, const struct experiment *experiment, const struct throughput_history *book,
-                         struct json_writer *writer, struct cb_err *err)
+static int write_forecast(struct cli *cli, const struct experiment *experiment, const struct throughput_history *book,
+                          struct json_writer *writer, struct cb_err *err)
 {
     struct forecast forecast = {0};
     bool trains = workload_kind_of(experiment)->trains;
     int rc =
         trains ? workload_init(&forecast.workload, experiment, err) : forecast_init(&forecast, experiment, book, err);
     if (rc == 0 && trains && cli->json)
-        training_outlook_write_json(experiment, &forecast.workload, writer);
+        training_report_write_json(experiment, &forecast.workload, writer);
     else if (rc == 0 && trains)
-        training_outlook_write(experiment, &forecast.workload, &cli->out);
+        training_report_write(experiment, &forecast.workload, &cli->out);
     else if (rc == 0 && cli->json)
         write_json(&forecast, writer);
     else if (rc == 0)
@@ -240,7 +240,7 @@ static int write_member(struct cli *cli, const struct sweep *sweep, size_t index
         json_write_key(writer, "plan");
     int rc = run_plan_freeze_nodes(sweep->members[index].experiment, err);
     if (rc == 0)
-        rc = write_outlook(cli, sweep->members[index].experiment, book, writer, err);
+        rc = write_forecast(cli, sweep->members[index].experiment, book, writer, err);
     if (several && cli->json)
         json_write_end_object(writer);
     return rc;

@@ -35,8 +35,8 @@ struct session {
     struct run_plan run_plan; /* empty for a resumed sweep */
     struct member *members;
     size_t count;
-    struct sweep_axes varied; /* keys that differ between members */
-    size_t *varied_widths;    /* width of their longest values */
+    struct sweep_axes axes; /* keys that differ between members */
+    size_t *axis_widths;    /* width of their longest values */
     struct json_writer writer;
     size_t combinations, passed, failed;
 };
@@ -49,8 +49,8 @@ static void session_release(struct session *self)
             run_info_free(self->members[i].planned);
     }
     free(self->members);
-    sweep_axes_release(&self->varied);
-    free(self->varied_widths);
+    sweep_axes_release(&self->axes);
+    free(self->axis_widths);
     run_plan_release(&self->run_plan);
     history_close(self->history);
 }
@@ -67,21 +67,21 @@ static const struct experiment **list_experiments(const struct session *self)
 }
 
 /* The keys that the settings vary; if those are no longer known, the keys whose values differ. */
-static int find_varied(struct session *self, struct cb_err *err)
+static int find_axes(struct session *self, struct cb_err *err)
 {
     const struct experiment **experiments = list_experiments(self);
     const struct sweep *sweep = &self->run_plan.sweep;
     int rc = experiments ? 0 : alloc_fail(err, "for %zu runs", self->count);
     if (rc == 0)
-        rc = sweep->count ? sweep_axes_copy(&self->varied, sweep->varied, sweep->varied_count, err)
-                          : sweep_axes_find(&self->varied, experiments, self->count, false, err);
-    if (rc == 0 && !(self->varied_widths = calloc(self->varied.count + 1, sizeof *self->varied_widths)))
-        rc = alloc_fail(err, "for %zu keys", self->varied.count);
-    for (size_t k = 0; rc == 0 && k < self->varied.count; k++) {
+        rc = sweep->count ? sweep_axes_copy(&self->axes, sweep->varied, sweep->varied_count, err)
+                          : sweep_axes_find(&self->axes, experiments, self->count, false, err);
+    if (rc == 0 && !(self->axis_widths = calloc(self->axes.count + 1, sizeof *self->axis_widths)))
+        rc = alloc_fail(err, "for %zu keys", self->axes.count);
+    for (size_t k = 0; rc == 0 && k < self->axes.count; k++) {
         for (size_t i = 0; i < self->count; i++) {
-            size_t width = table_text_width(sweep_axes_value(experiments[i], self->varied.keys[k]));
-            if (width > self->varied_widths[k])
-                self->varied_widths[k] = width;
+            size_t width = table_text_width(sweep_axes_value(experiments[i], self->axes.keys[k]));
+            if (width > self->axis_widths[k])
+                self->axis_widths[k] = width;
         }
     }
     free(experiments);
@@ -211,10 +211,10 @@ static void write_member_line(struct session *self, const struct run_info *info)
 {
     struct buf *out = &self->cli->out;
     buf_printf(out, "%s  ", info->run);
-    for (size_t i = 0; i < self->varied.count; i++) {
-        const char *value = sweep_axes_value(info->experiment, self->varied.keys[i]);
-        size_t padding = self->varied_widths[i] - table_text_width(value);
-        buf_printf(out, "%s=%s%*s  ", self->varied.keys[i], value, (int)padding, "");
+    for (size_t i = 0; i < self->axes.count; i++) {
+        const char *value = sweep_axes_value(info->experiment, self->axes.keys[i]);
+        size_t padding = self->axis_widths[i] - table_text_width(value);
+        buf_printf(out, "%s=%s%*s  ", self->axes.keys[i], value, (int)padding, "");
     }
     buf_printf(out, "%s", *info->outcome ? info->outcome : info->state);
     add_figure(out, info, METRIC_SAVE_S, METRIC_SAVE_BYTES_PER_S, "save");
@@ -265,8 +265,8 @@ static int begin_output(struct session *self, struct cb_err *err)
         return cli_flush(cli, err);
     }
     buf_printf(&cli->out, "sweep %s: %zu run%s", self->sweep_id, self->count, units_plural(self->count));
-    for (size_t i = 0; i < self->varied.count; i++)
-        buf_printf(&cli->out, "%s%s", i ? ", " : " over ", self->varied.keys[i]);
+    for (size_t i = 0; i < self->axes.count; i++)
+        buf_printf(&cli->out, "%s%s", i ? ", " : " over ", self->axes.keys[i]);
     buf_append_char(&cli->out, '\n');
     return cli_flush(cli, err);
 }
@@ -287,9 +287,9 @@ static int end_output(struct session *self, struct cb_err *err)
         return cli_flush(cli, err);
     }
     const struct experiment **experiments = list_experiments(self);
-    for (size_t i = 0; experiments && !key && i < self->varied.count && self->failed == 0; i++)
-        if (sweep_axes_count_values(experiments, self->count, self->varied.keys[i]) == self->combinations)
-            key = self->varied.keys[i];
+    for (size_t i = 0; experiments && !key && i < self->axes.count && self->failed == 0; i++)
+        if (sweep_axes_count_values(experiments, self->count, self->axes.keys[i]) == self->combinations)
+            key = self->axes.keys[i];
     free(experiments);
     if (key)
         buf_printf(&cli->out, "     next: ckptbench compare %s --by %s\n", self->sweep_id, key);
@@ -301,7 +301,7 @@ static int end_output(struct session *self, struct cb_err *err)
 static int run_session(struct session *self, struct cb_err *err)
 {
     launch_catch_signals(false);
-    int rc = find_varied(self, err);
+    int rc = find_axes(self, err);
     if (rc == 0)
         rc = begin_output(self, err);
     for (size_t i = 0; rc == 0 && i < self->count; i++) {

@@ -69,7 +69,7 @@ static int read_word(struct pool_request *self, const char *word, struct cb_err 
                    nearest ? ": did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
 }
 
-static int read_wish(const struct cli *cli, struct pool_request *self, struct cb_err *err)
+static int read_request(const struct cli *cli, struct pool_request *self, struct cb_err *err)
 {
     struct pool *pool = &self->pool;
     int rc = experiment_new(&self->experiment, err);
@@ -236,7 +236,7 @@ static int start(struct cli *cli, struct slurm_client *client, struct cb_err *er
 {
     struct pool_request request = {.pool = {.mode = POOL_TOUCH}};
     int rc = cli->word_count < 2 ? cb_fail(err, CB_ERR_USAGE, "which name? warm start POOL nodes=2 for=2h")
-                                 : read_wish(cli, &request, err);
+                                 : read_request(cli, &request, err);
     if (rc == 0)
         rc = start_pool(cli, client, &request, err);
     experiment_free(request.experiment);

@@ -33,16 +33,16 @@ static struct rate_run run_named(const char *name, uint64_t started_wall_ns)
     return run;
 }
 
-static void wish_for(struct throughput_query *wish, const char *const *settings)
+static void query_for(struct throughput_query *query, const char *const *settings)
 {
     struct cb_err err;
-    *wish = (struct throughput_query){.ranks = 4, .bytes_a_rank = 100 * MIB};
-    strcpy(wish->hash, "0123456789abcdef");
-    assert_int_equal(experiment_new(&wish->experiment, &err), 0);
-    assert_int_equal(experiment_set(wish->experiment, "model", "gpt2", "test", &err), 0);
-    assert_int_equal(experiment_set(wish->experiment, "store", "/no/such/disk", "test", &err), 0);
+    *query = (struct throughput_query){.ranks = 4, .bytes_a_rank = 100 * MIB};
+    strcpy(query->hash, "0123456789abcdef");
+    assert_int_equal(experiment_new(&query->experiment, &err), 0);
+    assert_int_equal(experiment_set(query->experiment, "model", "gpt2", "test", &err), 0);
+    assert_int_equal(experiment_set(query->experiment, "store", "/no/such/disk", "test", &err), 0);
     for (; settings && *settings; settings += 2)
-        assert_int_equal(experiment_set(wish->experiment, settings[0], settings[1], "test", &err), 0);
+        assert_int_equal(experiment_set(query->experiment, settings[0], settings[1], "test", &err), 0);
 }
 
 /* The name of the run that is chosen, "-" for none. */
@@ -50,11 +50,11 @@ static const char *chosen(struct rate_run *runs, size_t count, const char *const
 {
     static char name[64];
     struct throughput_history book = {.runs = runs, .count = count};
-    struct throughput_query wish;
-    wish_for(&wish, settings);
-    const struct rate_run *run = throughput_history_choose(&book, &wish);
+    struct throughput_query query;
+    query_for(&query, settings);
+    const struct rate_run *run = throughput_history_choose(&book, &query);
     snprintf(name, sizeof name, "%s", run ? run->run : "-");
-    throughput_query_release(&wish);
+    throughput_query_release(&query);
     return name;
 }
 
@@ -134,7 +134,7 @@ static void saves_behind_training_need_a_run_that_saved_so(void **unused)
 {
     (void)unused;
     struct rate_run runs[] = {run_named("behind", 1), run_named("waits", 2)};
-    runs[0].behind = true;
+    runs[0].is_async = true;
     assert_string_equal(chosen(runs, 2, NULL), "waits");
     assert_string_equal(chosen(runs, 2, (const char *const[]){"save.async", "true", NULL}), "behind");
     assert_string_equal(chosen(runs + 1, 1, (const char *const[]){"save.async", "true", NULL}), "-");
