@@ -1,8 +1,7 @@
-/* What the machine did during the run: CPU, memory, disk, network ports, NFS, Lustre.
+/* Activity of the machine during the run: CPU, memory, disk, network ports, NFS, Lustre.
  *
- * Kernel counters are read at the start and at the end and subtracted; memory is sampled in between. The parsers
- * accept text, so that recorded files test them; a counter that the machine lacks is absent (NAN, or no entry), never
- * 0. */
+ * Kernel counters are read at the start and at the end and subtracted; memory is sampled in between. The parsers accept
+ * text, so that recorded files test them; a counter that the machine lacks is absent (NAN, or no entry), never 0. */
 #ifndef AGENT_COUNTERS_H
 #define AGENT_COUNTERS_H
 
@@ -51,7 +50,7 @@ struct counters {
     double memory_peak_bytes; /* NAN before the first sample */
 };
 
-/* Parsers. They fill what they find and return false if the text is malformed. */
+/* Parsers. They fill the members that they find, and return false if the text is malformed. */
 bool counters_parse_cpu(const char *stat, struct cpu_counters *cpu);           /* /proc/stat */
 bool counters_parse_memory_used(const char *meminfo, uint64_t *used_bytes);    /* /proc/meminfo */
 bool counters_parse_disk(const char *stat, struct disk_counters *disk);        /* /sys/block/DISK/stat */

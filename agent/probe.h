@@ -1,4 +1,4 @@
-/* What this machine is: fingerprint.json, and the block device behind the store.
+/* Fingerprint of this machine: fingerprint.json, and the block device of the store.
  *
  * Contains only what stays the same between runs on an unchanged machine, since runs are compared under equal
  * fingerprints. Unknown values are null. */

@@ -33,7 +33,7 @@ struct frame {
 
 struct hello {
     uint32_t size;
-    uint16_t port; /* the address on which it listens */
+    uint16_t port; /* where it listens */
     char host[HOST_BYTES];
 };
 

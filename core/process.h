@@ -12,7 +12,7 @@ void process_begin(void);
 
 /* Distinguishes a process from all others, including those on other machines and later ones. */
 struct process_identity {
-    char machine[128]; /* start time since boot, and the namespace that numbers its processes */
+    char machine[128]; /* its present boot, and the namespace that numbers its processes */
     uint64_t pid, start_ticks;
 };
 void process_identify(struct process_identity *self); /* of this process */

@@ -21,7 +21,7 @@ struct cuda_math {
     struct cb_err failure;
 };
 
-extern const struct device_math_ops cuda_math_ops; /* in cuda/train_kernels.cu, except three in cuda/cuda_math.c: */
+extern const struct device_math_ops cuda_math_ops; /* in cuda/train_kernels.cu; three are in cuda/cuda_math.c: */
 void cuda_math_product(struct device_math *math, const struct device_product *product);
 int cuda_math_check(struct device_math *math, struct cb_err *err);
 void cuda_math_close(struct device_math *math);

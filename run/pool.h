@@ -76,7 +76,7 @@ struct pool_share {
     char job[64];
     uint64_t restarts;
     uint64_t node_count;
-    char nodes[512];            /* nodes allocated: they cost from then on, also while they boot */
+    char nodes[512];            /* "n[1-4]" */
     uint64_t allocated_wall_ns; /* when its nodes were allocated: they cost from then on, also while they boot */
     uint64_t began_wall_ns;     /* when the nodes were up */
     uint64_t seen_wall_ns;      /* the job's last heartbeat; its end once it has ended */

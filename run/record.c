@@ -23,7 +23,7 @@
 #define NAME_MAX_BYTES 64
 #define SCHEMA_MAX_NAMES 1024
 /* A sample's mask has a bit for each metric up to the last one of samples in the schema, in whole words. */
-#define MASK_LEAST_WORDS 2 /* bytes of the mask in all records from when there were at most 128 metrics */
+#define MASK_LEAST_WORDS 2 /* words of the mask in all records from when there were at most 128 metrics */
 #define MASK_WORDS_FOR(metrics) ((metrics) > 64 * MASK_LEAST_WORDS ? ((metrics) + 63) / 64 : MASK_LEAST_WORDS)
 #define MASK_WORDS MASK_WORDS_FOR(METRIC_SAMPLE_COUNT)
 #define SAMPLE_HEAD_BYTES (3 * 4 + 8 * MASK_LEAST_WORDS) /* op, iteration, flags, mask; at least */

@@ -1,7 +1,7 @@
 /* Sites: clusters by name, as this user has described them.
  *
  * A site is a file, ~/.config/ckptbench/sites/NAME.yaml (honours $XDG_CONFIG_HOME), that `site add` writes and people
- * may edit. It says how to reach the cluster and what its programs require; it holds no secrets. An unknown key is
+ * may edit. It contains how to reach the cluster and what its programs require; it holds no secrets. An unknown key is
  * rejected with its position and the nearest valid key. */
 #ifndef RUN_SITE_H
 #define RUN_SITE_H

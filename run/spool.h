@@ -43,8 +43,8 @@ int spool_create(const char *pool_folder, struct cb_err *err) CB_MUST_CHECK;
 /* CB_ERR_EXISTS if the run is in the pool already, in any state but returned. */
 int spool_put(const char *pool_folder, const char *run, const char *run_folder, struct cb_err *err) CB_MUST_CHECK;
 
-/* Claims the oldest ticket; CB_ERR_NOT_FOUND: none waits. Malformed files, and runs that have ended already, are
- * rejected: `rejected` (of `bytes`) then says which and why, else it is "". */
+/* Claims the oldest ticket; CB_ERR_NOT_FOUND if no ticket waits. Malformed files, and runs that have ended already, are
+ * rejected: `rejected` (of `bytes`) then contains their names and the reason, else "". */
 int spool_claim(const char *pool_folder, struct ticket *ticket, char *rejected, size_t bytes,
                 struct cb_err *err) CB_MUST_CHECK;
 /* Rewrites a claimed ticket. */

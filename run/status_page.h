@@ -1,4 +1,4 @@
-/* The status page: what a rank reports, in memory that outlives the rank.
+/* The status page: a rank's report, in memory that outlives the rank.
  *
  * One file per rank in node-local memory, created and sized by the agent, mapped by both. The rank writes with plain
  * atomic stores (no system call in the timed path); the agent reads progress and heartbeats during the run and seals

@@ -85,7 +85,7 @@ uint64_t estimate_memory_bytes(const struct layout_pair *layouts, const struct e
     uint64_t sum = 0, staging = experiment_u64(experiment, OPT_IO_BLOCK) * experiment_u64(experiment, OPT_IO_DEPTH);
     bool on_device = experiment_is(experiment, OPT_DEVICE, "cuda");
     if (on_device)
-        staging *= 2; /* every request in flight has a copy */
+        staging *= 2; /* as many requests are being copied as are in flight */
     staging += estimate_staging_bytes(layouts, experiment);
     *largest = 0;
     if (experiment_is(experiment, OPT_ENGINE, "command"))

@@ -1,5 +1,5 @@
-/* What a run requires of the machine and of the store, from its experiment and layouts alone: the controller checks
- * it before anything starts, the ranks before anything is written. Pure functions, bytes. */
+/* The memory and store space that a run requires, from its experiment and layouts alone: the controller checks it
+ * before anything starts, the ranks before anything is written. Pure functions, bytes. */
 #ifndef SETUP_MEMORY_ESTIMATE_H
 #define SETUP_MEMORY_ESTIMATE_H
 

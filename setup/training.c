@@ -162,7 +162,7 @@ static int check_data(const struct experiment *experiment, const struct training
     const struct {
         bool given;
         enum option_id key;
-        bool of_text; /* a file has an end, the Markov source does not */
+        bool of_text; /* the Markov source has neither end nor text */
     } keys[] = {{from_file, OPT_TRAIN_DATA, false},
                 {experiment_u64(experiment, OPT_TRAIN_VALIDATE_EVERY) > 0, OPT_TRAIN_VALIDATE_EVERY, false},
                 {experiment_double(experiment, OPT_TRAIN_DROPOUT) > 0, OPT_TRAIN_DROPOUT, false},

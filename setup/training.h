@@ -1,4 +1,4 @@
-/* What an experiment says about training, for the checks before a run and for the run itself: which ranks share state,
+/* The training options of an experiment, for the checks before a run and for the run itself: which ranks share state,
  * samples per step, when to save, and the memory at each stage of a training, calculated without allocating it. Pure
  * functions. */
 #ifndef SETUP_TRAINING_H

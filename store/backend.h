@@ -1,6 +1,6 @@
 /* What a kind of store has to provide: one table of operations, versioned, complete but for four.
  *
- * The front (store.c) checks arguments, counts what is in flight, gives every request a slot and composes the sentences
+ * The front (store.c) checks arguments, counts what is in flight, gives every request a slot and composes the messages
  * about completions; a backend moves bytes. A slot is a number below options->depth that belongs to one request from
  * submit to its completion, so a backend keeps what it needs in arrays made at open, and never allocates between submit
  * and poll.

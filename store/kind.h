@@ -38,8 +38,8 @@ struct store_kind {
 
 struct store_uri {
     const struct store_kind *kind; /* below all faults */
-    const char *inner;             /* the same, but includes a layer with powercut_at, which must see every change */
-    const char *plain;             /* the same, but with powercut_at if it has that, which must see every change */
+    const char *inner;             /* the URI below all faults; borrowed from the URI that was parsed */
+    const char *plain;             /* the same, but with powercut_at if given, which must see every change */
     bool has_faults;
 };
 

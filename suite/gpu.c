@@ -12,7 +12,7 @@
 #define COPY_BYTES (UINT64_C(1) << 30)       /* size of an array on the device */
 #define CROSSING_BYTES (UINT64_C(256) << 20) /* to and from it */
 #define GEMM_ROWS 8192
-#define COLLECTIVE_BYTES (UINT64_C(256) << 20) /* minimum share of the device's memory */
+#define COLLECTIVE_BYTES (UINT64_C(256) << 20) /* of a collective, at least */
 
 struct test {
     enum device_measure what;

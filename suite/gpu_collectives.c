@@ -9,7 +9,7 @@
 #include "suite/suite.h"
 
 #define ROUNDS 7
-#define BATCH_BYTES (UINT64_C(8) << 20) /* small operations are timed in batches, up to this time or BATCH_MOST */
+#define BATCH_BYTES (UINT64_C(8) << 20) /* of a batch of small operations, at most; also limited by BATCH_MOST */
 #define BATCH_MOST 20
 #define PAIR_BYTES 8
 #define PAIR_WARMUP 5

@@ -19,7 +19,7 @@
 #define WINDOW 64
 #define WINDOW_ROUNDS 3
 #define COLLECTIVE_ROUNDS 5
-#define BATCH_BYTES (UINT64_C(8) << 20) /* small operations are timed in batches, up to this time or BATCH_MOST */
+#define BATCH_BYTES (UINT64_C(8) << 20) /* of a batch of small operations, at most; also limited by BATCH_MOST */
 #define BATCH_MOST 50
 #define FACT_BYTES 1024
 

@@ -45,7 +45,7 @@ struct suite {
     struct status_page *page; /* borrowed */
     const struct experiment *experiment;
     const char *pages_folder; /* node-local; borrowed */
-    cpu_set_t allowed;        /* the cores before ranks were bound to their shares */
+    cpu_set_t allowed;        /* cores, before ranks were bound to their shares */
     char run[FOLDER_NAME_BYTES];
     const char *run_folder; /* borrowed */
     uint32_t attempt;

@@ -17,7 +17,7 @@ void parallel_set_mode(struct parallel *self, const struct training *training)
     self->scatters = training->shard_ranks > 1 || training->cpu_offload;
     self->gathers = self->scatters || training->bf16;
     self->buckets = !self->scatters && self->replicas > 1;
-    self->sends_bf16 = training->bf16 && training->shard_ranks > 1; /* type of the values in use */
+    self->sends_bf16 = training->bf16 && training->shard_ranks > 1; /* the type in which they are used */
 }
 
 /* --- one piece of memory --- */

@@ -32,7 +32,7 @@ struct stream_work {
     const float *from;
     float *to;
     uint64_t values;
-    uint32_t number; /* the name for the trace */
+    uint32_t number; /* shown after the name in the trace */
 };
 
 struct stream_counts {

@@ -1,4 +1,4 @@
-/* What a rank did when, as Chrome trace events (JSON for TensorBoard's profiler page and Perfetto).
+/* Timeline of a rank, as Chrome trace events (JSON for TensorBoard's profiler page and Perfetto).
  *
  * Four tracks, each written by one thread at a time and allocated once, so recording an event costs a few stores.
  * Events are recorded between trace_start and trace_stop; events that do not fit are counted. Times come from the

@@ -310,7 +310,7 @@ static void go_on_without(struct trainer *trainer, struct save_under_way *save, 
     else
         save->sample.flags |= SAMPLE_FAILED;
     checkpoint_settle(trainer);
-    train_checkpoint_clear(trainer, step); /* makes room in the page for the next one */
+    train_checkpoint_clear(trainer, step); /* makes room in the store for the next one */
 }
 
 int checkpoint_save(struct trainer *trainer, struct cb_err *err)

@@ -1,20 +1,19 @@
-/* What is trained: a model as stages that run in order forward, and in reverse order backward.
+/* The model being trained: stages that run in order forward, and in reverse order backward.
  *
  * Two kinds: GPT-2's transformer (learned positions, layer norm before attention and MLP, GELU in its tanh form, head
- * tied to the token embedding, mean cross entropy over the targets that count) and a stack of linear layers (y = x W'
- * + b; its loss is the mean of its output). Attention is softmax(q k' / sqrt(head size)) v, causal, in matrix
- * products over blocks of queries that skip the masked keys; backward recomputes its weights from one logarithm per
- * row.
+ * tied to the token embedding, mean cross entropy over the targets that count) and a stack of linear layers (y = x W' +
+ * b; its loss is the mean of its output). Attention is softmax(q k' / sqrt(head size)) v, causal, in matrix products
+ * over blocks of queries that skip the masked keys; backward recomputes its weights from one logarithm per row.
  *
- * Parameters are in UNITS: flat fp32 buffers owned by the caller, so that FSDP can gather, shard and free them.
- * GPT-2: unit 0 is the root (token and position embeddings, final norm), unit 1 ... L the blocks; stage 0 embeds
- * (unit 0), stage i is block i (unit i), stage L + 1 is final norm, head and loss (unit 0 again). Linear: unit and
- * stage i are layer i, the last one has the loss. Each stage reads one unit and adds to one unit's gradient; several
- * units may share a buffer. Parameters have the names and shapes of ckpt/model/model.h.
+ * Parameters are in UNITS: flat fp32 buffers owned by the caller, so that FSDP can gather, shard and free them. GPT-2:
+ * unit 0 is the root (token and position embeddings, final norm), unit 1 ... L the blocks; stage 0 embeds (unit 0),
+ * stage i is block i (unit i), stage L + 1 is final norm, head and loss (unit 0 again). Linear: unit and stage i are
+ * layer i, the last one has the loss. Each stage reads one unit and adds to one unit's gradient; several units may
+ * share a buffer. Parameters have the names and shapes of ckpt/model/model.h.
  *
- * Activations and scratch belong to the model, allocated once. All arithmetic is fp32; bf16 training rounds the
- * weights of a unit (kernel_round_bf16) before use, and keeps master weights, activations and gradients in fp32. The
- * same inputs, batch and number of threads give the same bits. Used from one thread.
+ * Activations and scratch belong to the model, allocated once. All arithmetic is fp32; bf16 training rounds the weights
+ * of a unit (kernel_round_bf16) before use, and keeps master weights, activations and gradients in fp32. The same
+ * inputs, batch and number of threads give the same bits. Used from one thread.
  *
  * On a device (setup.math) stages are queued: activations, `flat` and `gradients` are in device memory. Results and
  * errors are available after train_model_finish. */

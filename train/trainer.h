@@ -46,7 +46,7 @@ struct trainer {
     uint64_t epochs, validate_every, trace_steps;
     struct device *device;       /* NULL without CPU offload */
     struct device_plugin plugin; /* with device=cuda: */
-    struct device *gpu;          /* the device's arithmetic, as in setup.math; NULL: host threads */
+    struct device *gpu;          /* the device that computes, see setup.math; NULL: host threads */
     struct device_info gpu_info;
     struct trace trace;
     struct parallel *parallel;

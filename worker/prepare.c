@@ -181,7 +181,7 @@ static int check_memory(struct run *self, struct cb_err *err)
     uint64_t block = store_block_bytes(self->experiment);
     uint64_t staging = block * experiment_u64(self->experiment, OPT_IO_DEPTH);
     if (self->on_device)
-        staging *= 2; /* every request in flight has a copy */
+        staging *= 2; /* as many requests are being copied as are in flight */
     staging += estimate_staging_bytes(&self->layouts, self->experiment);
     uint64_t needed = staging + (self->on_device ? 0 : state_memory_bytes(self));
     char who[32];

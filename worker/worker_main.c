@@ -44,8 +44,8 @@ static void raise_stop(uint32_t wanted)
         ;
 }
 
-/* SIGINT stops after the iteration, a second one immediately, as does SIGTERM. SIGHUP comes when the parent's thread that
- * started this process has ended; if the whole parent has ended, there is nobody to report to. */
+/* SIGINT stops after the iteration, a second one immediately, as does SIGTERM. SIGHUP comes when the parent's thread
+ * that started this process has ended; if the whole parent has ended, there is no process to report to. */
 static void on_signal(int signal_number)
 {
     if (signal_number == SIGHUP) {

@@ -43,7 +43,7 @@ struct attempt {
 
     struct pages pages;
     struct nodes nodes;
-    char programs[256];        /* where broadcast_programs sent them on the nodes; "" for the folder of this program */
+    char programs[256];        /* their folder on the nodes, by broadcast_programs; "" for the folder of this program */
     struct node_peers *peers;  /* NULL if all ranks run on this machine */
     uint64_t rank_start_ns;    /* when the ranks were started, after all nodes had joined */
     struct child mpi_list;     /* `srun --mpi=list`, running while nodes join */

@@ -32,13 +32,13 @@ char *node_peers_describe_node(const struct attempt *attempt, uint32_t rank, cha
 /* Whether a process is one that we used to start the nodes' agents. */
 bool node_peers_started(const struct attempt *attempt, pid_t pid);
 
-/* Asks the nodes to kill what is left of their ranks. */
+/* Asks the nodes to kill the remaining processes of their ranks. */
 void node_peers_kill(const struct attempt *attempt);
 /* Collects the remaining data, writes rendezvous.json, ends the nodes' agents. */
 void node_peers_finish(struct attempt *attempt);
 void node_peers_free(struct node_peers *self);
 
-/* Time from the agent's start until all nodes had joined; NAN if there are none. */
+/* Time from the agent's start until all nodes had joined; NAN without other nodes. */
 double node_peers_seconds(const struct attempt *attempt);
 
 #endif

@@ -52,7 +52,7 @@ struct watch {
     uint64_t memory_ns;               /* last memory sample */
     uint32_t seen_op, seen_iteration; /* operation of rank 0, at the last tick */
     uint64_t seen_since_ns;           /* when that operation was first seen */
-    double bytes_per_s[OP_COUNT];     /* when all ranks were last seen in each operation; 0 if never */
+    double bytes_per_s[OP_COUNT];     /* last rate of all ranks in each operation; 0 if unknown */
     struct startup_watch startup_watch;
 };
 

@@ -194,7 +194,7 @@ static void decide_stopped(struct attempt *attempt)
     int code = late ? CB_ERR_TIMEOUT : CB_ERR_ABORTED;
     uint64_t done = atomic_load(&attempt->pages.page[0]->iteration) + UINT64_C(1);
     char stopped[LINE_MAX_BYTES];
-    if (workload_kind_of(attempt->experiment)->trains) { /* training counts steps and reports where it was */
+    if (workload_kind_of(attempt->experiment)->trains) { /* training counts steps and reports the last one */
         find_fact(attempt->pages.page[0], "stopped", stopped);
         attempt_decide(attempt, outcome, code, "%s %s", why, *stopped ? stopped : "before the first step");
         return;

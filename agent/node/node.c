@@ -1,4 +1,4 @@
-/* What a node's agent does between joining and leaving the run. */
+/* A node's agent between joining and leaving the run. */
 #include "agent/node/node.h"
 
 #include <limits.h>

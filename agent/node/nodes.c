@@ -63,7 +63,7 @@ static int read_hosts(struct nodes *nodes, const char *hosts, struct cb_err *err
     return rc;
 }
 
-/* Expands "7", "07-12" behind a prefix: one name each, with as many digits as the first number. */
+/* Expands "7", "07-12" after a prefix: one name each, with as many digits as the first number. */
 static bool expand_range(const char *prefix, size_t prefix_len, const char *range, size_t len, struct buf *names)
 {
     size_t digits = strspn(range, "0123456789");

@@ -28,7 +28,7 @@ struct convert_writer {
     struct block blocks[CONVERT_BLOCKS];
     uint64_t block_bytes;
     bool in_parts; /* blocks are parts of an object */
-    bool costly;   /* reading parts of this item costs more than their bytes, the smaller they are */
+    bool costly;   /* reading a part of this item costs more than its bytes, above all a small part */
     uint32_t current;
     uint64_t position; /* of the current block in the file */
     uint32_t crc;      /* of the file up to there */
@@ -187,7 +187,7 @@ static int put_payload(struct convert_writer *self, const struct convert_job *jo
             break;
         struct block *block = &self->blocks[self->current];
         uint64_t room = room_of(self) / element, left = elements - done, before = stored_reader_bytes(reader);
-        if (room == 0) { /* an element ends in the next block: blocks are written full, as parts of an object must be */
+        if (room == 0) { /* the element continues in the next block: blocks are always written full */
             unsigned char bytes[16];
             assert(element <= sizeof bytes);
             code = read_elements(self, reader, tensor, &item->region, done++, 1, bytes);

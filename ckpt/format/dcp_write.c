@@ -15,7 +15,7 @@
 
 #define MAX_ITEM_PICKLE 512
 #define MAX_LITERAL 65536
-#define ANY_SAVE_ID 1 /* all are padded to the same size */
+#define ANY_SAVE_ID 1 /* all ids have the same length */
 #define PICKLE_HEAD 2 /* PROTO and its number, before the value; STOP comes after it */
 
 static char *put(char *at, const char *text)

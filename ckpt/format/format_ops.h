@@ -1,5 +1,6 @@
-/* What a checkpoint format is made of: one constant per format, listed in ckpt/format/formats.def. Code asks a property
- * or calls an operation, and never asks which format it is. The operations are documented in ckpt/format/format.h. */
+/* The properties and operations of a checkpoint format: one constant per format, listed in ckpt/format/formats.def.
+ * Code uses a property or calls an operation, and never compares formats. ckpt/format/format.h documents the
+ * operations. */
 #ifndef CKPT_FORMAT_FORMAT_OPS_H
 #define CKPT_FORMAT_FORMAT_OPS_H
 
@@ -12,7 +13,7 @@ struct format_ops {
     const char *name;      /* the value of format= */
     const char *marker;    /* the file that makes a checkpoint complete */
     const char *suffix;    /* of data files; NULL: names count the files, as model-00001-of-00002.safetensors */
-    bool has_checksums;    /* items store the payload's */
+    bool has_checksums;    /* items contain the payload's checksum */
     bool has_file_headers; /* safetensors: a header lists a file's tensors, without holes, each name once */
     bool has_parts;        /* with file headers: a file can contain part of a tensor */
     bool has_folders;      /* data files may lie in folders of their own (s3.prefix_strategy) */

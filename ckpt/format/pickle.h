@@ -41,7 +41,7 @@ enum pickle_kind {
     PICKLE_PERSISTENT, /* child: the id */
 };
 
-/* What the allowed globals are; PICKLE_DTYPE and PICKLE_STORAGE come with the dtype. */
+/* Meaning of the allowed globals; PICKLE_DTYPE and PICKLE_STORAGE come with the dtype. */
 enum pickle_global {
     PICKLE_G_METADATA,
     PICKLE_G_TENSOR_STORAGE_METADATA,

@@ -35,8 +35,8 @@ struct state_tensor {
     uint32_t file_group;
     /* bytes items: the value, written as a complete torch.save when planning; here its Python literal */
     const char *literal; /* "3", "(0.9, 0.95)", "'adamw'" */
-    /* For a conversion: the complete torch.save as it was stored, if there is one (instead of the literal, which may
-     * then be NULL), and the keys that lead to it in nested dicts, as a Python tuple. */
+    /* For a conversion: the complete torch.save, if the value was stored as one (`literal` may then be NULL); and the
+     * keys that lead to it in nested dicts, as a Python tuple. */
     const void *blob;
     size_t blob_bytes;
     const char *path;
@@ -145,7 +145,7 @@ uint64_t layout_rank_bytes(const struct layout *layout, uint32_t rank);
 struct layout_sizes {
     const struct layout *layout;
     unsigned roles;  /* the axes along which ranks may differ */
-    uint64_t *known; /* by coordinates along these axes, 0 if not known yet; NULL if there are too many */
+    uint64_t *known; /* indexed by coordinates along these axes; 0 if not known yet; NULL if there are too many */
 };
 void layout_sizes_init(struct layout_sizes *self, const struct layout *layout);
 void layout_sizes_release(struct layout_sizes *self);

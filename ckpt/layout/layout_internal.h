@@ -5,7 +5,7 @@
 
 #include "ckpt/layout/layout.h"
 
-/* What an axis does. Data parallelism has up to three axes: dp replicates (or shards flat under ZeRO), fsdp shards
+/* The role of an axis. Data parallelism has up to three axes: dp replicates (or shards flat under ZeRO), fsdp shards
  * dimension 0, ep distributes experts and is data parallel for all other tensors. */
 enum axis_role { AXIS_PP, AXIS_DP, AXIS_FSDP, AXIS_EP, AXIS_TP, AXIS_ROLES };
 

@@ -71,7 +71,7 @@ static int request_mesh(struct request *request, const struct layout_options *op
     return code;
 }
 
-/* sharding=full|hybrid(n): number of dp ranks that shard together; 1 if none. */
+/* sharding=full|hybrid(n): number of dp ranks that shard together; 1 for sharding=none. */
 static int read_sharding(const char *text, uint64_t dp, uint64_t ep, uint64_t *fsdp, struct cb_err *err)
 {
     *fsdp = 1;

@@ -79,7 +79,7 @@ static int distribute(struct planner *planner, const struct plan_options *option
         return code;
     if (format_ops_of(options->format)->has_file_headers && !format_ops_of(options->format)->has_parts)
         return planner_give_whole(planner, err);
-    /* MLPerf's files of a layer are each written by one rank. */
+    /* Each of MLPerf's files of a layer is written by one rank. */
     bool balanced = options->dedup == DEDUP_BALANCED && planner->layout->row_count == 0;
     return balanced ? planner_balance(planner, err) : planner_lowest_rank(planner, err);
 }

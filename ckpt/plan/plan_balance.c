@@ -110,7 +110,7 @@ struct cutter {
     struct planner *planner;
     const uint32_t *order; /* the line's units */
     size_t count;
-    size_t unit;     /* the one that the last cut fell into … */
+    size_t unit;     /* the unit that the last cut fell into … */
     uint64_t before; /* … and the line's bytes before it */
     uint64_t slack;
 };

@@ -24,7 +24,7 @@ struct file {
     uint32_t rank; /* the rank whose own metadata it is; NO_RANK: a safetensors file */
     uint64_t bytes;
     struct safetensors_header header;
-    struct stored_checkpoint *contents; /* what it lists */
+    struct stored_checkpoint *contents; /* tensors and chunks that it lists */
 };
 
 /* A tensor of one file. */

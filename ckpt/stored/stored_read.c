@@ -27,7 +27,7 @@
 
 struct frame {
     uint32_t chunk; /* UINT32_MAX: empty */
-    uint32_t crc;   /* 0: empty */
+    uint32_t crc;   /* 0: no checksum */
     struct stored_payload payload;
 };
 
@@ -284,7 +284,7 @@ static int read_payload(struct stored_reader *self, const struct part *part, uin
     return code;
 }
 
-/* A place in the scratch memory to which these bytes are copied fast: the kernel's copy from the page cache takes more
+/* A place in the scratch memory to which these bytes are copied fast: the kernel's copy from the page cache needs more
  * than twice as long if offset and address differ modulo a cache line (docs/performance.md). */
 static char *scratch_for(const struct stored_reader *self, const struct part *part, uint64_t begin)
 {

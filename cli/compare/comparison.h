@@ -1,4 +1,4 @@
-/* What differs between two sides of runs, and whether the difference is significant. Does no I/O.
+/* Compares two sides of runs: which metrics differ, and whether the difference is significant. Does no I/O.
  *
  * A sample is a run: its value of a metric is the median of its iterations. One run against one run can only compare
  * iterations; the result says so and never gives a verdict. The primary metrics are corrected for their number, each

@@ -326,7 +326,7 @@ static int sync_entry(struct job_list *self, struct job_entry *entry, const stru
 {
     int fd = -1;
     struct cb_err why;
-    if (entry->is_gone) { /* an attempt that cannot be sealed is marked in the history, as lost */
+    if (entry->is_gone) { /* cannot be sealed: the history gets the state of lost runs */
         if (strcmp(entry->known_state, "failed") == 0)
             return 0;
         snprintf(entry->known_state, sizeof entry->known_state, "failed");

@@ -14,7 +14,7 @@
 #include "jobs/slurm/slurm_client.h"
 #include "run/job_record.h"
 
-/* What a site reports about an unfinished run of its own; NAN if the site does not know. */
+/* A site's values of its unfinished runs; NAN if the site does not know them. */
 struct job_told {
     bool is;
     double queue_s, boot_s, launch_s, run_s;

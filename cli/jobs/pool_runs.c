@@ -220,7 +220,7 @@ void pool_look_at_run(const struct job_record *record, const char *run, const st
         found->known = own != NULL;
         if (own) {
             *job = *own;
-            job->node_count = 0; /* it was the number of the pool's job */
+            job->node_count = 0; /* the pool's nodes, not the run's */
         }
     } else if (rc == 0 && found->ticket.state == TICKET_DONE) {
         set_state(job, found->ticket.exit_status ? SLURM_FAILED : SLURM_COMPLETED);

@@ -268,7 +268,7 @@ static int run_locked(const struct launch *launch, struct cb_err *err)
     const char *program = process_find_program("ckptbench-agent", path) ? path : "ckptbench-agent";
     const char *const argv[] = {program, "run", launch->folder, NULL};
     const struct child_options options = {
-        .argv = argv, .stdin_fd = -1, .stdout_fd = STDERR_FILENO, .stderr_fd = -1}; /* stdout is our output */
+        .argv = argv, .stdin_fd = -1, .stdout_fd = STDERR_FILENO, .stderr_fd = -1}; /* stdout is for our output */
     rc = child_start(&agent, &options, &why);
     if (rc) {
         cb_context(&why, "ckptbench-agent belongs beside ckptbench, or into PATH");

@@ -23,7 +23,7 @@ struct remote {
     struct site site;
     struct transport *transport;
     bool lost;                      /* no reply to the last command: whether it ran is unknown */
-    struct transport_answer answer; /* exit code of the last command */
+    struct transport_answer answer; /* result of the last command */
     char trouble[512];              /* problem of a remote_ask that succeeded; "" */
 };
 

@@ -50,7 +50,7 @@ static const struct row others[] = {
     {"CPU", "Compression (zlib)", "MB/s", METRIC_CPU_COMPRESS_BYTES_PER_S, 1e-6},
     {"CPU", "Sorting (NumPy)", "M elements/s", METRIC_CPU_SORT_ELEMENTS_PER_S, 1e-6},
     {"Memory", "Bandwidth (copy)", "GB/s", METRIC_MEMORY_COPY_BYTES_PER_S, 1e-9},
-    {"Memory", "Allocation/deallocation", "ops/s", NO_METRIC, 0}, /* counted untouched pages: there is no such rate */
+    {"Memory", "Allocation/deallocation", "ops/s", NO_METRIC, 0}, /* counts untouched pages, which we do not measure */
 };
 
 /* A document: of the whole run, or of one rank. */

@@ -18,7 +18,7 @@
 #include "run/workload_kind.h"
 #include "store/kind.h"
 
-#define LIMIT_IN_DOUBT 1.1   /* factor above the device's limit, which the baseline measures once a run */
+#define LIMIT_IN_DOUBT 1.1   /* multiple of the device's limit, which is measured once per run */
 #define OTHERS_IN_DOUBT 0.15 /* share of the machine's CPU time */
 #define SAME_LOAD 0.1        /* tolerated difference between the bytes of a checkpoint and of its baseline */
 #define SHOWN_SHARE 0.005    /* states with a smaller share of the time are not printed */

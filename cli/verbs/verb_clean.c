@@ -173,7 +173,7 @@ static int take_run(void *context, struct run_info *info, struct cb_err *err)
         .store = strdup(uri.inner),
         .suffix = strdup(*suffix ? suffix : info->run),
         .ended = ended,
-        .kept = workload_kind_of(info->experiment)->trains || /* which resumes from them, above all after a failure */
+        .kept = workload_kind_of(info->experiment)->trains || /* the training may resume from them after a failure */
                 (info->outcome[0] && strcmp(info->outcome, "pass") == 0 && claim_is_to_keep(info->experiment)),
         .experiment = info->experiment};
     snprintf(item->run, sizeof item->run, "%s", info->run);

@@ -359,7 +359,7 @@ static uint32_t torch_under_way(struct engine *engine)
         return 0;
     if (pread(self->async.ended_fd, &ended, sizeof ended, 0) != (ssize_t)sizeof ended || ended < self->async.begun)
         return 1;
-    collect(self, clock_monotonic_ns() + QUIT_GRACE_NS); /* the folder exists already */
+    collect(self, clock_monotonic_ns() + QUIT_GRACE_NS); /* its answer has arrived already */
     return 0;
 }
 

@@ -41,7 +41,7 @@ struct pool_observation {
     const struct slurm_jobs *jobs; /* Slurm's listing */
     bool asked;                    /* Slurm responded */
     bool stopping;
-    const struct pool_end *end; /* NULL: it has no jobs */
+    const struct pool_end *end; /* NULL: not ended */
     struct pool_usage usage;
     uint64_t now_wall_ns;
 };

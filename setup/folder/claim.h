@@ -14,14 +14,14 @@
 #include "run/experiment.h"
 #include "store/store.h"
 
-#define CLAIM_NAME ".ckptbench-run" /* folders whose names continue after it contain claims, too */
+#define CLAIM_NAME ".ckptbench-run" /* files whose names continue after it belong to claims, too */
 #define CLAIM_RUN_BYTES 1024
 #define CLAIM_TEXT_BYTES 4096
 
 /* The attempt that uses the folder. It renews the claim as long as it runs; without a renewal for `lasts_ns`, other
  * runs may take the folder over. */
 struct claim_lease {
-    char token[33]; /* random; "" if no attempt uses the folder; claims of earlier versions have none */
+    char token[33]; /* random; "" if no attempt uses the folder, and in claims of earlier versions */
     uint32_t attempt;
     uint64_t since_wall_ns, lasts_ns;
     char host[256];

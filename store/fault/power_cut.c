@@ -270,7 +270,8 @@ static int make_file(struct power_cut *self, int new, int out_folder, const char
 
 static int make_folder(struct power_cut *self, const char *folder, int now, int out);
 
-/* Decides one entry of `folder` (its path below the root): as synced in `was`, or as it is in `now`; -1: not there. */
+/* Selects the state of one entry of `folder` (its path below the root) after the cut: `was`, as synced, or `now`; -1:
+ * not there. */
 static int make_entry(struct power_cut *self, const char *folder, int was, int now, const char *name, int out)
 {
     char path[PATH_MAX];

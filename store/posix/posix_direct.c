@@ -1,7 +1,7 @@
 /* Whether files here support O_DIRECT, and with which alignment.
  *
  * statx reports it since Linux 6.1 (STATX_DIOALIGN); otherwise a trial write and read at 512 and 4096 bytes decides.
- * tmpfs accepts the flag but uses the page cache all the same, which we report. */
+ * tmpfs accepts the flag but still uses the page cache, which we report. */
 #include "store/posix/posix.h"
 
 #include <errno.h>

@@ -92,7 +92,7 @@ static int lock(int fd, bool *guarded)
 }
 
 /* Opens and locks the file, then checks that the name still belongs to it. It does so by opening the name again, since
- * a network file system then looks it up anew. */
+ * a network file system then looks it up again. */
 static int open_locked(const struct posix_names *self, const char *name, int *locked, bool *guarded, struct cb_err *err)
 {
     struct stat mine, current;

@@ -30,7 +30,7 @@ struct s3_slot {
     uint32_t segment_count;
     uint64_t offset, bytes;
     bool begins;         /* a part whose call first requests the upload */
-    bool is_short;       /* a read beyond the object's end */
+    bool is_short;       /* a read that extends past the object's end */
     enum s3_finish step; /* of a FINISH */
 };
 

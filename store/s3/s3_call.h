@@ -60,7 +60,7 @@ struct s3_call {
     bool if_absent; /* If-None-Match: * */
     char if_match[S3_ETAG_BYTES], content_md5[32];
     const char *algorithm; /* of the checksums of a new upload, or NULL */
-    const char *mark;      /* id of the object that a new upload will be, or NULL; borrowed */
+    const char *mark;      /* mark of the object of a new upload, or NULL; borrowed */
     s3_check_fn check;
     uint32_t part; /* for messages; 0 if it has none */
     uint32_t most_attempts;

@@ -13,7 +13,7 @@
 #define DOCUMENT_MAX_BYTES ((size_t)4 << 20)
 /* Larger "small" objects are read in pieces of this size. */
 #define PIECE_BYTES (UINT64_C(64) << 20)
-/* `ckptbench s3 clean` finds what is left behind all the same. */
+/* `ckptbench s3 clean` finds uploads that remain nevertheless. */
 #define HURRY_ATTEMPTS 2
 #define HURRY_DEADLINE_NS (10 * NS_PER_S)
 
