@@ -257,7 +257,7 @@ void counters_fill(const struct counters *self, double run_values[METRIC_COUNT])
     }
 }
 
-/* Subtracts the counters that exist in both readings. */
+/* Writes the differences of the counters that exist in both readings. */
 static void write_named(struct json_writer *json, const char *key, const struct named_list *start,
                         const struct named_list *end)
 {

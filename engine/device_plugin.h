@@ -71,7 +71,7 @@ struct device_plugin {
     char path[4096];
 };
 
-/* On failure, reports what is missing and how to install it. */
+/* The error says what is missing and what to do about it. */
 int device_plugin_open(struct device_plugin *self, struct cb_err *err) CB_MUST_CHECK;
 /* Call after everything created through the plugin has been closed. The code stays loaded, since its libraries have
  * threads and thread destructors. */

@@ -11,7 +11,7 @@
 #define SLICE_NS (10 * NS_PER_MS)
 #define SLEEP_NS (50 * NS_PER_MS)
 #define CALIBRATE_NS (500 * NS_PER_MS)
-/* A lower compute_rate is noise. */
+/* A compute_rate of a shorter time is noise. */
 #define LEAST_NS (20 * NS_PER_MS)
 
 int compute_gap_init(struct compute_gap *self, const struct experiment *experiment, struct cb_err *err)

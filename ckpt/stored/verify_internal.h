@@ -54,7 +54,7 @@ struct verifier {
 CB_PRINTF(6, 7)
 void verify_report(struct verifier *self, enum verify_problem_kind kind, const char *file, const char *tensor,
                    uint64_t offset, const char *format, ...);
-/* The store and memory of one verifier. */
+/* Opens a verifier's own store, and allocates its own memory. */
 int verify_open(struct verifier *self) CB_MUST_CHECK;
 void verify_close(struct verifier *self);
 /* Whether file or tensor `number` belongs to this part: they are dealt out in turn, items in runs within one file. */

@@ -68,7 +68,7 @@ static void die(void)
         kill(getpid(), SIGKILL);
 }
 
-/* If the disk is not followed exactly, its contents after a cut are unknown: better to record nothing. */
+/* If the disk is not followed exactly, its contents after a cut are unknown: better to abort. */
 static void give_up(const struct power_cut *self, const char *doing)
 {
     fprintf(stderr, "fault store: %s in %s: %s\n", doing, self->beside, strerror(errno));

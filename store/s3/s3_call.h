@@ -74,7 +74,7 @@ struct s3_call {
     int code;               /* once done */
     char detail[S3_DETAIL_BYTES];
 
-    /* private */
+    /* while it is in progress */
     enum s3_call_state state;
     uint32_t attempts, address, signed_with; /* signed_with: number of the session's credentials */
     uint64_t first_ns, attempt_ns, progress_ns, sent_ns, retry_ns;
