@@ -232,8 +232,7 @@ bool payload_check(const struct payload_source *source, uint64_t first, const vo
         payload_fill(source, first + done, expected, part);
         if (memcmp(expected, place, part * bytes) != 0) {
             uint64_t same = 0;
-            // NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): it cannot see that payload_fill fills
-            // all bytes
+            // NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): payload_fill has filled all bytes
             while (expected[same] == place[same])
                 same++;
             *wrong = done + same / bytes;

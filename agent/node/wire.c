@@ -182,6 +182,8 @@ int wire_read(const void *bytes, size_t len, enum wire_kind kind, void *message,
     const unsigned char *start = bytes;
     bool good = wire_kind_of(bytes, len) == kind;
     struct reader reader = {.at = good && len ? start + 1 : start, .end = start + len};
+    if (kind == WIRE_HELLO) /* the rest of another release's stays empty */
+        memset(message, 0, sizeof(struct wire_hello));
     for (size_t i = 0; good && i < messages[kind].count; i++) {
         const struct member *member = &messages[kind].members[i];
         if (kind == WIRE_HELLO && i == SAME_IN_EVERY_RELEASE &&
