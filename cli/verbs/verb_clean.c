@@ -52,7 +52,7 @@ struct cleaning {
  * was being written. */
 static bool is_in_our_folder(const char *inside)
 {
-    static const char *const made[] = {"baseline/", "checkpoint/", "checkpoint-0/", "checkpoint-1/", CLAIM_NAME "."};
+    static const char *const made[] = {"baseline/", "checkpoint/", "checkpoint-0/", "checkpoint-1/", (CLAIM_NAME ".")};
     static const char iteration[] = "iteration-";
     for (size_t i = 0; i < sizeof made / sizeof *made; i++)
         if (strncmp(inside, made[i], strlen(made[i])) == 0)
