@@ -84,7 +84,8 @@ static void become_child(const struct child_options *options, char **environment
             const char *const *given;
             char *const *argv;
         } arguments = {.given = options->argv}; /* exec takes them without const, and does not write */
-        execvpe(arguments.argv[0], arguments.argv, environment);
+        environ = environment;                  /* the program is looked up in the PATH that it gets */
+        execvp(arguments.argv[0], arguments.argv);
     }
     int failure = errno;
     ssize_t written = write(report_fd, &failure, sizeof failure);
