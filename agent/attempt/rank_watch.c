@@ -25,6 +25,7 @@
 #define STARTUP_LOOK_NS (200 * NS_PER_MS)
 #define STARTUP_DEATH_NS (3 * NS_PER_S) /* time for a launcher to notice a death by itself */
 #define STARTUP_LAST_NS (8 * NS_PER_S)  /* launchers start ranks in quick succession */
+#define STARTUP_NONE_NS (15 * NS_PER_S) /* by then a launcher on this machine has started a process */
 #define ENVIRONMENT_MAX_BYTES (4 << 20)
 
 /* Ranks that are started, not yet reporting: processes that no status page names yet.
@@ -117,8 +118,24 @@ static bool is_dead(struct startup_watch *self, uint32_t rank, uint64_t now_ns)
     return now_ns - self->born_ns > STARTUP_LAST_NS;
 }
 
+/* Whether the launcher, which starts its ranks on this machine, has no process long after it was started: all ranks
+ * died before a scan could see them. */
+static bool has_no_process(const struct attempt *attempt, uint64_t now_ns)
+{
+    pid_t found[64];
+    if (strcmp(attempt->launcher_name, "mpirun") != 0 || now_ns - attempt->rank_start_ns < STARTUP_NONE_NS)
+        return false;
+    size_t count = procfs_descendants(attempt->launcher.pid, found, sizeof found / sizeof *found);
+    for (size_t i = 0; i < count; i++) {
+        char state = procfs_state(found[i]);
+        if (state && state != 'Z' && state != 'X')
+            return false;
+    }
+    return true;
+}
+
 /* Scans a few times a second for ranks that have not reported. True if one died, with the lowest: either its process
- * has been gone for a while, or it had none long after the last other rank started. */
+ * has been gone for a while, or it had none long after the last other rank started, or no rank has a process. */
 static bool find_dead_start(struct startup_watch *self, const struct attempt *attempt, uint64_t now_ns, uint32_t *rank)
 {
     if (!attempt->has_launcher || attempt->launcher.exited || now_ns - self->look_ns < STARTUP_LOOK_NS)
@@ -131,11 +148,13 @@ static bool find_dead_start(struct startup_watch *self, const struct attempt *at
     if (!self->pid || !self->missing_ns)
         return false; /* timeout.launch still applies */
     look_at_starts(self, attempt, now_ns);
-    if (!self->born_ns)
+    bool none = !self->born_ns && has_no_process(attempt, now_ns);
+    if (!self->born_ns && !none)
         return false;
     for (uint32_t i = 0; i < attempt->ranks; i++) {
         const struct status_page *page = attempt->pages.page[i];
-        if (atomic_load(&page->pid) == 0 && atomic_load(&page->phase) == PHASE_STARTING && is_dead(self, i, now_ns)) {
+        if (atomic_load(&page->pid) == 0 && atomic_load(&page->phase) == PHASE_STARTING &&
+            (none || is_dead(self, i, now_ns))) {
             *rank = i;
             return true;
         }

@@ -207,9 +207,9 @@ while :; do sleep 1; done
 """
 
 
-def start_with_deaf_mpirun(run, fake):
+def start_with_deaf_mpirun(run, fake, script=DEAF_MPIRUN):
     """A launcher that starts three ranks and never notices that one died."""
-    (run.programs / "mpirun").write_text(DEAF_MPIRUN)
+    (run.programs / "mpirun").write_text(script)
     (run.programs / "mpirun").chmod(0o755)
     return run.start(fake, PATH=f"{run.programs}:{os.environ['PATH']}")
 
@@ -239,6 +239,14 @@ def test_rank_that_dies_before_anyone_saw_it_is_found_too(agent):
     run = start_with_deaf_mpirun(agent(), "0:birth:hang 1:birth:hang 2:birth:kill").finish(timeout=40)
     assert (run.code, run.manifest()["outcome"]) == (4, "infrastructure")
     assert "rank 2 died while it started" in run.manifest()["message"]
+    run.assert_nothing_left()
+
+
+def test_ranks_that_all_die_before_anyone_saw_them_are_found_too(agent):
+    alone = DEAF_MPIRUN.replace("while :; do sleep 1; done", "exec sleep 1000")  # no process but itself
+    run = start_with_deaf_mpirun(agent(), "0:birth:kill 1:birth:kill 2:birth:kill", alone).finish(timeout=40)
+    assert (run.code, run.manifest()["outcome"]) == (4, "infrastructure")
+    assert "rank 0 died while it started" in run.manifest()["message"]
     run.assert_nothing_left()
 
 

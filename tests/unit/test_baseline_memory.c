@@ -37,6 +37,14 @@ ssize_t pwritev(int fd, const struct iovec *segments, int count, off_t offset)
     return bytes;
 }
 
+static void *memory_in_use(void)
+{
+    pthread_mutex_lock(&lock);
+    void *memory = in_use;
+    pthread_mutex_unlock(&lock);
+    return memory;
+}
+
 static void release_writes(void)
 {
     pthread_mutex_lock(&lock);
@@ -63,7 +71,7 @@ static void memory_stays_while_the_store_may_use_it(void **unused)
                       .op_timeout_ns = NS_PER_S}; /* no state of its own: the baseline has memory of its own */
     assert_int_equal(run_baseline(&run, &err), CB_ERR_TIMEOUT);
     assert_true(store_in_flight(rank->store) > 0);
-    assert_int_equal(mincore(in_use, 1, &is_resident), 0);
+    assert_int_equal(mincore(memory_in_use(), 1, &is_resident), 0);
     release_writes();
     world_close(&world);
 }
