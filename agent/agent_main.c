@@ -147,7 +147,7 @@ static int read_node_options(int argc, char **argv, struct node_options *options
     return 0;
 }
 
-/* Slurm signals every process of a job that ends; the head agent decides what its ranks do. */
+/* Ignores the signals that Slurm sends to every process of a job: the head agent decides what ranks do. */
 static int run_node(int argc, char **argv)
 {
     struct node_options options;
@@ -163,7 +163,7 @@ static int run_node(int argc, char **argv)
     return rc == CB_ERR_USAGE ? CB_EXIT_USAGE : rc ? CB_EXIT_INFRASTRUCTURE : CB_EXIT_PASS;
 }
 
-/* A job of a warm pool; an error is also recorded as the reason why the pool ended. */
+/* A job of a warm pool. */
 static int run_warm(const char *folder)
 {
     struct pool_job job;

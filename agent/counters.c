@@ -1,4 +1,4 @@
-/* Parses kernel counters before and after a run. */
+/* Reads kernel counters before and after a run. */
 #include "agent/counters.h"
 
 #include <dirent.h>

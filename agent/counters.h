@@ -64,7 +64,7 @@ void counters_stop(struct counters *self);
 /* Share of CPU time that was neither idle nor ours: `own_s` was ours. NAN if no time has passed. */
 double counters_others(const struct cpu_counters *start, const struct cpu_counters *end, double own_s,
                        double ticks_a_second);
-/* The host_* metrics of the run. CPU time of others is complete only after all our processes have ended. */
+/* The host_* metrics of the run. Call after all our processes have ended: only then their CPU time counts as ours. */
 void counters_fill(const struct counters *self, double run_values[METRIC_COUNT]);
 /* host.json: the same metrics and more. */
 int counters_write(const struct counters *self, const char *attempt_path, struct cb_err *err) CB_MUST_CHECK;

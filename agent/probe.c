@@ -84,7 +84,6 @@ static void write_known(struct json_writer *json, const char *key, const char *t
     json_member_text(json, key, *text ? text : NULL);
 }
 
-/* The first line of a file. */
 static void write_line(struct json_writer *json, const char *key, const char *path)
 {
     char text[256];

@@ -17,7 +17,7 @@ bool probe_store_path(const char *store, char *path);
 /* Name in /sys/class/block of the disk that holds `path`; "" if there is none. */
 void probe_disk(const char *path, char *name, size_t name_bytes);
 
-/* A mount as in /proc/self/mountinfo: the last one whose mount point contains `path`. */
+/* The mount in /proc/self/mountinfo that holds `path`: the last with the longest mount point. */
 struct mount {
     char place[512], type[64], source[512], options[1024];
 };

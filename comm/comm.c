@@ -244,7 +244,8 @@ int comm_sum(struct comm *self, double *numbers, uint32_t count, uint64_t deadli
     int rc = refuse_broken(self, "sum", err);
     if (rc)
         return rc;
-    double *all = calloc((size_t)count * (self->size + 1), sizeof *all); /* ours: it must outlive what gets stuck */
+    double *all =
+        calloc((size_t)count * (self->size + 1), sizeof *all); /* not on the stack: a sum that hangs still uses it */
     if (!all)
         return alloc_fail(err, "for the sums of %u ranks", self->size);
     double *mine = all + (size_t)count * self->size;

@@ -55,7 +55,7 @@ static int fail_mpi(struct comm *comm, const char *what, struct cb_err *err)
     return cb_fail(err, CB_ERR_SYSTEM, "%s: MPI failed", what);
 }
 
-/* Waits until all are done. */
+/* Waits until all requests are done. */
 static int spin(struct comm *comm, MPI_Request *requests, int count, const char *what, uint64_t deadline_ns,
                 struct cb_err *err)
 {

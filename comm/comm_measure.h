@@ -33,8 +33,8 @@ int comm_measure_ping_pong(struct comm *comm, uint32_t peer, uint64_t bytes, uin
 int comm_measure_windows(struct comm *comm, uint32_t peer, bool sends, uint64_t bytes, uint32_t window, uint32_t rounds,
                          double *seconds, bool *right, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
 
-/* The buffer size S nearest below `bytes` for which the collective is defined: whole numbers of 8 bytes for an
- * all-reduce or broadcast, else a multiple of 8 for each rank; at least one of them. */
+/* The largest buffer size S up to `bytes` that the collective can divide: a multiple of 8 for an all-reduce or
+ * broadcast, else of 8 per rank; at least one such unit. */
 uint64_t collective_bytes(enum collective kind, uint64_t bytes, uint32_t ranks);
 
 /* Collective. `bytes` is S of the bandwidths, rounded by collective_bytes: the whole buffer of an all-reduce or

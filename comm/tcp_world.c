@@ -245,7 +245,7 @@ static int take_table(struct tcp_world *self, const char *bytes, size_t len, str
         memcpy(place, bytes + i * sizeof *place, sizeof *place);
         place->address[ADDRESS_BYTES - 1] = '\0';
         if (i == 0 || strncmp(place->address, "127.", 4) == 0 || strcmp(place->address, "::1") == 0)
-            memcpy(place->address, rank_0.address, ADDRESS_BYTES); /* as rank 0 sees those on its own machine */
+            memcpy(place->address, rank_0.address, ADDRESS_BYTES); /* ranks on rank 0's machine connected by loopback */
         if (place->machine >= self->size)
             return cb_fail(err, CB_ERR_CORRUPT, "rank 0 sent a place that does not exist");
     }
@@ -302,7 +302,7 @@ static void let_in(struct tcp_world *self)
         const void *bytes;
         size_t len;
         bool ours = false, over = channel_work(stranger->channel, NULL) || now_ns > stranger->since_ns + STRANGER_NS;
-        if (channel_next(stranger->channel, &bytes, &len)) { /* also for a rank that has left since */
+        if (channel_next(stranger->channel, &bytes, &len)) { /* even if the rank has disconnected already */
             ours = take_hello(self, stranger->channel, bytes, len);
             over = !ours;
         }

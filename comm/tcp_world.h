@@ -45,8 +45,8 @@ struct tcp_peer {
     struct channel *out, *in;
     struct tcp_transfer *sends, **last_send; /* not completely queued yet, oldest first */
     struct tcp_transfer *queued;             /* completely queued; done when the connection has sent everything */
-    struct tcp_transfer *arriving;           /* the incomplete message that is arriving: */
-    struct tcp_early *arriving_early;        /* one of these two is set, or none */
+    struct tcp_transfer *arriving;           /* the incomplete message that is arriving; */
+    struct tcp_early *arriving_early;        /* at most one of the two is set */
     bool gone, left;
 };
 

@@ -53,7 +53,7 @@ static char **make_environment(const struct child_options *options)
 static int place_fds(const struct child_options *options)
 {
     int given[3] = {options->stdin_fd, options->stdout_fd, options->stderr_fd};
-    for (int i = 0; i < 3; i++) { /* copied out of the way first, since it may be the target number of another one */
+    for (int i = 0; i < 3; i++) { /* moved away first, since its number may be another one's target */
         if (given[i] >= 0 && given[i] < 3)
             given[i] = fcntl(given[i], F_DUPFD_CLOEXEC, FIRST_PRIVATE_FD);
     }
@@ -66,7 +66,7 @@ static int place_fds(const struct child_options *options)
 }
 
 /* In the child, between fork and exec: only async-signal-safe calls. All signals are blocked until the parent's
- * handlers are reset, since one of them would swallow a signal that should end the child. */
+ * handlers are reset, since a handler would swallow a signal that should end the child. */
 static void become_child(const struct child_options *options, char **environment, pid_t parent, int report_fd)
 {
     setpgid(0, 0);

@@ -46,11 +46,11 @@ void child_end(struct child *self, uint64_t grace_ns);
 /* "exit status 3", "killed by signal 9 (SIGKILL)". `text` holds 64 bytes. */
 char *child_describe(const struct child *self, char text[64]);
 
-/* Starts it with pipes for stdout and stderr instead; pipes[0] and pipes[1] are their other ends. */
+/* Starts a child with pipes as its stdout and stderr; pipes[0] and pipes[1] are the ends to read. */
 int child_start_piped(struct child *self, const struct child_options *options, int pipes[2],
                       struct cb_err *err) CB_MUST_CHECK;
-/* Reads both until the child has closed them, then closes them. CB_ERR_TIMEOUT at the deadline, CB_ERR_MEMORY as soon
- * as a buffer is full; with `tail`, `errors` keeps the end instead. */
+/* Reads both pipes until the child has closed them, then closes them. CB_ERR_TIMEOUT at the deadline, CB_ERR_MEMORY as
+ * soon as a buffer is full; with `tail`, `errors` drops its start instead. */
 int child_read_pipes(const int pipes[2], uint64_t deadline_ns, struct buf *out, struct buf *errors,
                      bool tail) CB_MUST_CHECK;
 

@@ -64,8 +64,7 @@ int cb_context(struct cb_err *err, const char *format, ...) CB_PRINTF(2, 3);
 
 /* The exit code of a program that fails with this code. */
 int cb_exit_code(int code);
-/* The same for a failure outside a benchmark: a full, damaged or malformed file is then our home, the history, or the
- * output. */
+/* The same outside a benchmark, where a full, damaged or malformed file is ours (home, history, output). */
 int cb_exit_code_at_home(int code);
 
 /* The name of a code in JSON and records ("no_space"). */

@@ -81,7 +81,7 @@ static int sync_path(const char *path, bool folder, struct cb_err *err)
     return rc;
 }
 
-/* device of the file system that was synced last */
+/* Skips the file system *device, which was synced last. */
 static int sync_file_system(const char *folder, dev_t *device, struct cb_err *err)
 {
     struct stat facts;

@@ -36,7 +36,7 @@ struct json_field {
     } kind;
     size_t offset;
     size_t bytes;     /* of a text */
-    bool is_optional; /* may be absent in an older file: then "", for texts only */
+    bool is_optional; /* texts only: may be absent in an older file, and is then "" */
     /* For FIELD_OWN: write is called with the value after its key, read with the value at its key (NULL if absent).
      * read is NULL for values that are only for people. */
     void (*write)(struct json_writer *json, const void *object);

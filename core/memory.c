@@ -45,7 +45,7 @@ static uint64_t read_number(const char *folder, const char *file)
     return number;
 }
 
-/* What the group at `folder` and its parents up to `root` leave available. */
+/* Bytes that the group at `folder` and its parents up to `root` leave available. */
 static uint64_t group_leaves(char *folder, const char *root, const char *limit_file, const char *usage_file)
 {
     uint64_t left = UINT64_MAX;

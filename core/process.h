@@ -10,7 +10,7 @@
  * SIGPIPE and SIGXFSZ into write errors. Call once, before any thread. */
 void process_begin(void);
 
-/* Distinguishes a process from all others, including those on other machines and later ones. */
+/* Identifies a process among those of all machines, including later ones with the same number. */
 struct process_identity {
     char machine[128]; /* its present boot, and the namespace that numbers its processes */
     uint64_t pid, start_ticks;

@@ -8,7 +8,7 @@
 
 #include "core/buf.h"
 
-/* Reads /proc/PID/NAME, NUL-terminated; returns the number of bytes read, 0 if there is none. */
+/* Reads /proc/PID/NAME, NUL-terminated; returns the number of bytes read, 0 if it cannot be read. */
 size_t procfs_read(pid_t pid, const char *name, char *text, size_t text_bytes);
 
 /* Appends all of /proc/PID/NAME; nothing if it does not exist. */

@@ -7,8 +7,8 @@
 
 #include "core/err.h"
 
-/* Explains a pthread_create() that failed with `sys_errno`, at "thread 3 of 8 for psync". CB_ERR_LIMIT, which is not
- * a failure of the benchmark. */
+/* Explains a pthread_create() that failed with `sys_errno`; `what` is "thread 3 of 8 for psync". CB_ERR_LIMIT, which is
+ * not a failure of the benchmark. */
 int rlimits_fail_thread(int sys_errno, const char *what, struct cb_err *err) CB_MUST_CHECK;
 
 /* Limits this process to mapping no more than the free memory, so that an allocation that does not fit fails with a
@@ -22,8 +22,8 @@ struct rlimits_memory {
 void rlimits_bound_memory(struct rlimits_memory *self);
 void rlimits_release_memory(const struct rlimits_memory *self);
 
-/* Checks that this process may map this many more bytes (`ulimit -v`), which "rank 3" needs; CB_ERR_LIMIT with both
- * numbers. */
+/* Checks that this process may map this many more bytes (`ulimit -v`), which `who` ("rank 3") needs; CB_ERR_LIMIT with
+ * both numbers. */
 int rlimits_check_map(uint64_t bytes, const char *who, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

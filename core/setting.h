@@ -36,9 +36,9 @@ void setting_list_release(struct setting_list *list);
 int setting_init(struct setting *self, const char *key, const char *origin, struct cb_err *err) CB_MUST_CHECK;
 /* May be called after a failed init. */
 void setting_release(struct setting *self);
-/* Adds one value verbatim. */
+/* One value, verbatim. */
 int setting_add_value(struct setting *self, const char *text, size_t len, struct cb_err *err) CB_MUST_CHECK;
-/* Adds one or more values as on the command line: split at commas, ranges expanded. */
+/* Values as on the command line: split at commas, ranges expanded. */
 int setting_add_sweep(struct setting *self, const char *text, struct cb_err *err) CB_MUST_CHECK;
 /* Appends `item` and empties it; on failure `item` stays with the caller. */
 int setting_list_take(struct setting_list *list, struct setting *item, struct cb_err *err) CB_MUST_CHECK;

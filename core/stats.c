@@ -10,10 +10,10 @@
 
 #define EXACT_MAX_PRODUCT 2500 /* na x nb up to which the exact null distribution is computed: 50 against 50 */
 #define EXACT_MAX_BLOCKS 16    /* blocks up to which all flips are counted: 2^15, half of them by symmetry */
-#define RANDOM_FLIPS 9999      /* above that */
+#define RANDOM_FLIPS 9999      /* random flips for more blocks */
 #define ROUNDING 1e-9          /* scores that differ by less are equal */
 #define SETTLED 0.8            /* probability of a verdict that a proposal of more runs aims at */
-#define SMALL_PRODUCT 100      /* na x nb up to which a proposal asks whether a verdict is possible at all */
+#define SMALL_PRODUCT 100      /* na x nb up to which a proposal checks whether a verdict is possible at all */
 #define HALF_WIDTH_QUANTILE 1.959963984540054
 #define NEWTON_STEPS 60
 #define BISECTION_STEPS 60
@@ -203,7 +203,7 @@ static void flip(struct flipped *all, size_t metrics, size_t block)
     }
 }
 
-/* A metric competes with itself and with those that have smaller observed scores. */
+/* A metric competes with itself and with metrics of smaller observed scores. */
 static void count_scores(struct flipped *all, size_t metrics)
 {
     double largest = 0;
@@ -361,7 +361,7 @@ double stats_predict_ratio(const double *earlier, size_t n, double value, double
     double distance = log(value) - mean, error = s * sqrt(1 + 1 / (double)n);
     double half = student_quantile(confidence, n - 1) * error;
     *shift = (struct shift){expm1(distance), expm1(distance - half), expm1(distance + half)};
-    /* What is smaller than the rounding of 1 - x is given as that. */
+    /* 1 - x cannot resolve a smaller p than its rounding. */
     return fmax(1 - student_within(atan(fabs(distance) / error / sqrt((double)(n - 1))), n - 1), DBL_EPSILON);
 }
 
@@ -442,9 +442,9 @@ static double shift_variance(double variance, size_t na, size_t nb)
     return acos(-1) / 3 * variance * (1 / (double)na + 1 / (double)nb);
 }
 
-/* Probability that the runs give a verdict if the later estimate is normal about the present one with the deviation
- * `open` and its interval has these half widths; a correction for several tests makes them `factor` times as wide for
- * better and worse. */
+/* Probability of a verdict. The later estimate is normal about the present one, with the deviation `open`; its interval
+ * has the half widths `down` and `up`. For better and worse, a correction for several tests makes both `factor` times
+ * as wide. */
 static double settled(double estimate, double open, double down, double up, double factor, double threshold)
 {
     double most = log1p(threshold), least = threshold < 1 ? log1p(-threshold) : -INFINITY;
@@ -460,7 +460,8 @@ size_t stats_more_runs(const struct shift *shift, double variance, size_t na, si
         return 0;
     double tail = STATS_LEVEL / 2 / (double)tests, factor = normal_quantile(1 - tail) / HALF_WIDTH_QUANTILE;
     double now = shift_variance(variance, na, nb);
-    double down = HALF_WIDTH_QUANTILE * sqrt(now), up = down; /* those of a normal test, if there is no interval */
+    double down = HALF_WIDTH_QUANTILE * sqrt(now),
+           up = down; /* half widths of a normal test, if there is no interval */
     if (isfinite(shift->high)) {
         down = log1p(shift->estimate) - log1p(shift->low);
         up = log1p(shift->high) - log1p(shift->estimate);

@@ -39,10 +39,10 @@ double stats_mann_whitney(const double *a, size_t na, const double *b, size_t nb
  * If the sides do not differ, their names could be exchanged in any block, for all metrics at once; that flips the
  * signs of its differences (Fisher 1935, Pitman 1937). A metric's score is |mean| / root mean square of its
  * differences, or 0 if |mean| < log(1 + threshold): a change that does not matter has p = 1. p is the share of flips in
- * which this metric or one of a smaller observed score scores at least what this metric was observed to score, and not
- * below p of a metric of a larger one (Westfall & Young 1993, step-down). With one metric and a threshold of 0 this is
- * the Fisher-Pitman test. Exact up to 16 blocks; above that p is that of 9,999 random flips and the observed signs
- * (Dwass 1957; the seed is fixed), which also keeps the level. */
+ * which this metric, or a metric of a smaller observed score, reaches this metric's observed score; but at least the p
+ * of every metric of a larger observed score (Westfall & Young 1993, step-down). With one metric and a threshold of 0
+ * this is the Fisher-Pitman test. Exact up to 16 blocks; above that p is that of 9,999 random flips and the observed
+ * signs (Dwass 1957; the seed is fixed), which also keeps the level. */
 void stats_flip_blocks(const double *differences, size_t metrics, size_t blocks, double threshold, double *p);
 
 /* Shift of b against a as a ratio - 1 (Hodges-Lehmann on logarithms; all values > 0), with its interval at
@@ -54,7 +54,7 @@ void stats_shift_ratio(const double *a, size_t na, const double *b, size_t nb, d
 
 /* One further value against n earlier ones as a ratio - 1, with its interval at `confidence`: the distance of its
  * logarithm from their mean, plus and minus t(n-1) s sqrt(1 + 1/n), as of Student's prediction interval. Returns the
- * two-sided p. s is at least STATS_LEAST_DEVIATION, so that values that happen to agree do not make every other one
+ * two-sided p. s is at least STATS_LEAST_DEVIATION, so that values that happen to agree do not make every other value
  * significant. All values > 0, n >= 2. */
 #define STATS_LEAST_DEVIATION 0.01
 double stats_predict_ratio(const double *earlier, size_t n, double value, double confidence, struct shift *shift);
@@ -71,7 +71,7 @@ const char *verdict_name(enum verdict verdict);
 #define STATS_LEVEL 0.05
 enum verdict stats_verdict(const struct shift *shift, double p, double level, double threshold, bool lower_is_better);
 
-/* Variance of the logarithms within each of two samples, either of which may be empty; NAN without two values in one. */
+/* Pooled variance of the logarithms of two samples, either of which may be empty; NAN if neither has two values. */
 double stats_log_variance(const double *a, size_t na, const double *b, size_t nb);
 
 /* The fewest further runs per side that settle an inconclusive comparison (better, worse or same) with a probability of

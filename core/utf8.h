@@ -10,9 +10,9 @@ size_t utf8_length(const unsigned char *at);
 /* Replaces every byte of a terminal control character with '?' (C0 except those in `kept`, DEL, C1). */
 void utf8_hide_controls(char *text, const char *kept);
 
-/* The text made safe to print anywhere: controls (C0 but tabs and line ends, DEL, C1) and characters that turn the
- * direction of writing become \u001b, invalid bytes \xff. `out` has room for UTF8_ESCAPED_MAX bytes a byte of the text;
- * returns how many were written. Sequences for which `is_ours` returns their length are kept; it may be NULL. */
+/* Makes a text safe to print anywhere: escapes controls (C0 but tabs and line ends, DEL, C1) and characters that turn
+ * the direction of writing as \u001b, invalid bytes as \xff. `out` has room for UTF8_ESCAPED_MAX bytes a byte of the
+ * text; returns how many were written. Sequences for which `is_ours` returns their length are kept; it may be NULL. */
 #define UTF8_ESCAPED_MAX 6
 size_t utf8_escape(const char *text, size_t len, size_t (*is_ours)(const char *at, size_t left), char *out);
 

@@ -147,8 +147,8 @@ static int read_member(struct reader *self, const char *key, const char *place, 
     return rc;
 }
 
-/* Reads a mapping from behind its start event through its end event. `first` is the index of this document's first
- * setting. */
+/* Reads a mapping whose start event has been consumed, including its end event. `first` is the index of this
+ * document's first setting. */
 static int read_mapping(struct reader *self, const char *prefix, int depth, size_t first)
 {
     if (depth > MAX_DEPTH)

@@ -1,8 +1,8 @@
 /* NCCL behind the plugin's table: non-blocking communicators, so that a missing rank makes the others fail at their
  * deadline. All operations of a device are queued on one stream, the lane `talk`.
  *
- * A call on such a communicator may continue after it returns: only when NCCL reports that it has settled is the work
- * on the stream, and may the stream or the communicator get more work. */
+ * A call on such a communicator may continue after it returns. Until NCCL reports that it has settled, its work may not
+ * be on the stream yet, and nothing else may be queued. */
 #include <nccl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -129,7 +129,7 @@ static int follow(const struct cuda_device *device, struct cb_err *err)
     return rc ? rc : cuda_check(cudaStreamWaitEvent(device->talk.stream, device->fence, 0), err, "ordering streams");
 }
 
-/* `bytes` to each of `count` ranks from `first` on, and from each. */
+/* Sends `bytes` to each of `count` ranks from `first` on, and receives as much. */
 static ncclResult_t exchange(const struct device_comm *self, const char *from, char *to, uint64_t bytes, uint32_t first,
                              uint32_t count)
 {

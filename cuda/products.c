@@ -1,4 +1,4 @@
-/* Matrix products of training by cuBLASLt. Rows here are columns there: a row-major out = in x weight is the
+/* Matrix products of training by cuBLASLt, whose matrices are column-major: a row-major out = in x weight is its
  * column-major out' = weight' x in', so `weight` is cuBLASLt's A and `in` its B. What a shape requires (descriptions,
  * the algorithm that cuBLASLt proposes) is created at its first use and cached. fp32 throughout, as is PyTorch's
  * default. */

@@ -443,7 +443,7 @@ static void finish(cuda_math *self, const char *doing)
 }
 
 #define STREAM (cudaStream_t) self->stream
-/* One kernel, with a block per row or with a thread for some elements; a launch has at least one. */
+/* Launch a kernel with a block per row, or with a thread for some elements; nothing if there are none. */
 #define ROWS(doing, kernel, rows, ...)                                                                                 \
     do {                                                                                                               \
         cuda_math *self = start(math);                                                                                 \

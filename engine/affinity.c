@@ -73,7 +73,7 @@ static int describe(const cpu_set_t *used, const cpu_set_t *allowed, const char 
     return rc;
 }
 
-/* Reads the cores that may be used. Returns the reason to leave the binding alone, or NULL. If the ranks' sets differ,
+/* Reads the cores that may be used. *how is the reason to leave the binding alone, or NULL. If the ranks' sets differ,
  * the launcher has already bound them. */
 static int look(struct comm *comm, bool pin, uint64_t deadline_ns, cpu_set_t *allowed, const char **how,
                 struct cb_err *err)

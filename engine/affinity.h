@@ -9,9 +9,9 @@
 #include "comm/comm.h"
 #include "core/err.h"
 
-/* Binds the rank to its cores. Without `cores` each rank of this machine gets its share of those that all of them may use:
+/* Binds the rank to its cores. Without `cores`, the ranks of this machine divide the cores that all of them may use:
  * adjacent cores in rank order, at least one each; ranks share cores if there are fewer cores than ranks. With `cores`
- * ("0-15,32-47"), those near its device, as far as it may use them; if it may use none of them, nothing changes. Keeps a
+ * ("0-15,32-47", near its device), binds to those that the rank may use; if it may use none, nothing changes. Keeps a
  * binding that the launcher has made. With `pin` false it changes nothing. Writes the resulting binding, such as "0-3 of
  * 0-7", to `text`, which names the device as `near`. */
 int affinity_apply(struct comm *comm, bool pin, const char *cores, const char *near, uint64_t deadline_ns, char *text,

@@ -10,7 +10,7 @@
 #define SLEEP_NS (50 * NS_PER_US)
 /* Ranks that can communicate have met by then. */
 #define JOIN_NS (60 * NS_PER_S)
-#define GREETING_BYTES 256 /* the first message of a group, for which links between devices are made */
+#define GREETING_BYTES 256 /* the first message of a group, which establishes the links between devices */
 
 /* What the first rank of a group sends to the others. */
 struct introduction {

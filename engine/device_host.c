@@ -40,7 +40,7 @@ struct host {
     sem_t start[MAX_THREADS], done;
     bool leave;
     uint64_t recorded;
-    /* of the batch under way */
+    /* of the current batch */
     const struct device_copy *copies;
     size_t count;
     uint64_t bytes;
@@ -50,7 +50,7 @@ struct host {
 /* --- one row --- */
 
 #if defined(__x86_64__)
-/* memcpy's own streaming stores only begin at sizes beyond one request's. */
+/* memcpy uses streaming stores only for copies longer than a request. */
 __attribute__((target("avx2"))) static void stream(char *to, const char *from, uint64_t bytes)
 {
     uint64_t head = (32 - (uintptr_t)to % 32) % 32;

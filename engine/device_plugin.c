@@ -167,7 +167,7 @@ void device_info_note(const struct device_info *info, struct status_page *page)
     status_page_add_fact(page, "device", text);
 }
 
-/* near: whether all ranks of this machine know which cores are near their devices, as both bindings require. */
+/* *near: whether all ranks of this machine know the cores near their devices; if not, all are bound to shares. */
 static int find_place(struct comm *comm, const char *sysfs, const struct device_info *info, struct status_page *page,
                       uint64_t deadline_ns, struct gpu_place *place, bool *near, struct cb_err *err)
 {

@@ -128,7 +128,7 @@ VALUES_INLINE void values_element(const struct values_job *job, uint64_t element
 extern "C" {
 #endif
 struct device_values;
-/* What a device needs to know of values (engine/device.h). */
+/* Converts values (engine/device.h) to a kernel's parameters. */
 void values_job_make(const struct device_values *values, struct values_job *job);
 #ifdef __cplusplus
 }

@@ -104,9 +104,9 @@ struct engine_options {
  * failing rank.
  *
  * With options->async it returns after the stall, when the state may change again. `path` and `options` are copied;
- * `sample` and state->layout stay the save's until engine_under_way says that it has ended. It waits until fewer than
- * save.inflight saves are under way. When an earlier one has failed, it returns that failure and saves nothing; the
- * sample of the one that failed has SAMPLE_FAILED. A failure is returned once. */
+ * `sample` and state->layout must stay valid until engine_under_way reports that the save has ended. It first waits
+ * until fewer than save.inflight saves are in flight. If an earlier save failed, it returns that failure, once, and
+ * saves nothing; the sample of the failed save has SAMPLE_FAILED. */
 int engine_save(struct engine *engine, const char *path, struct state *state, const struct engine_options *options,
                 struct sample *sample, struct cb_err *err) CB_MUST_CHECK;
 /* Waits until all asynchronous saves have ended, in the order in which they began, and returns a failure that was not

@@ -77,7 +77,7 @@ static int native_open(const struct engine_setup *setup, struct engine **engine,
     return 0;
 }
 
-/* A synchronous save, when all asynchronous saves have ended. */
+/* Nothing to wait for: all asynchronous saves have ended. */
 static int idle(struct native_engine *engine, struct cb_err *err)
 {
     (void)engine, (void)err;

@@ -8,7 +8,7 @@
 
 #include "engine/rng.h"
 
-/* Resolvers of clones run before the sanitizers' run-time is initialised. */
+/* Not with sanitizers: resolvers of clones run before their run-time is initialised. */
 #if defined(__x86_64__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define VECTOR_CLONES __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
 #else

@@ -61,7 +61,7 @@ uint64_t mapping_first_run(const struct mapping *self, uint64_t begin)
     return low;
 }
 
-/* Calls back for each needed range of [begin, begin + len): offset in the bytes, offset in memory, length. */
+/* A needed range: offset in the bytes, offset in memory, length. */
 struct stretch {
     uint64_t bytes_at, memory_at, len;
 };

@@ -16,7 +16,7 @@ void native_begin(struct native_operation *operation, enum rank_state state)
     atomic_store_explicit(&page->bytes_done, 0, memory_order_relaxed);
     atomic_store_explicit(&page->bytes_total, 0, memory_order_relaxed);
     atomic_store_explicit(&page->iteration, operation->options->iteration, memory_order_relaxed);
-    if (!operation->options->async) /* else the thread starts it, when it begins */
+    if (!operation->options->async) /* else the save's thread resets them */
         store_metrics_begin(operation->lane->store);
     getrusage(operation->usage_of, &operation->usage);
     timeline_start(&operation->timeline, page, (enum operation)operation->sample->op, state);

@@ -99,7 +99,7 @@ static int check_axes(const struct experiment *experiment, struct cb_err *err)
     return 0;
 }
 
-/* Ranks exchange host memory, and CPU offload computes there. */
+/* A device excludes several ranks, which exchange host memory, and CPU offload. */
 static int check_device(const struct experiment *experiment, const struct training *self, struct cb_err *err)
 {
     if (!experiment_is(experiment, OPT_DEVICE, "cuda"))

@@ -42,7 +42,7 @@ const char *memory_stage_name(enum memory_stage stage); /* "after data creation"
 uint64_t memory_stage_bytes(const struct training *training, const struct model *model, unsigned moments,
                             enum memory_stage stage);
 
-/* Of a rank at a stage; NAN (null in JSON) if unknown. */
+/* Memory of a rank at a stage; NAN (null in JSON) if unknown. */
 struct memory_record {
     enum memory_stage stage;
     uint32_t rank;

@@ -10,7 +10,7 @@
 #include "suite/suite.h"
 
 #define COPY_BYTES (UINT64_C(1) << 30)       /* size of an array on the device */
-#define CROSSING_BYTES (UINT64_C(256) << 20) /* to and from it */
+#define CROSSING_BYTES (UINT64_C(256) << 20) /* to or from the device */
 #define GEMM_ROWS 8192
 #define COLLECTIVE_BYTES (UINT64_C(256) << 20) /* of a collective, at least */
 
@@ -128,7 +128,7 @@ static int share_devices(struct suite *suite, const unsigned char id[DEVICE_ID_B
     return rc;
 }
 
-/* All devices join NCCL, or none. */
+/* Joins all devices by NCCL, or none. */
 static int join(struct suite *suite, struct cb_err *err)
 {
     struct suite_gpu *self = &suite->gpu;

@@ -34,7 +34,7 @@ struct suite_gpu {
     struct device *device;     /* NULL if another rank measures it, or there is no device */
     struct device_comm *comm;  /* with a device, if NCCL works */
     uint32_t rank, size;       /* index of this rank among those with a device */
-    uint32_t *first_of_node;   /* their lowest rank on each node; SUITE_NO_GPU */
+    uint32_t *first_of_node;   /* lowest rank with a device on each node; SUITE_NO_GPU */
     uint64_t collective_bytes; /* size of the largest message over all ranks */
     bool has_near;
     cpu_set_t near; /* cores near the device that this rank may use */

@@ -31,7 +31,7 @@
 struct token_row {
     int fd; /* -1 if all tokens are in memory */
     uint64_t first_byte;
-    uint32_t token_bytes; /* in the file: 2, or 1 for text, which has one more token at its end */
+    uint32_t token_bytes; /* in the file: 2, or 1 for text, whose end-of-text token is not stored */
     uint16_t *memory;
     uint64_t count;
     const char *path; /* borrowed: for error messages */

@@ -151,8 +151,8 @@ static int send_input(struct train_model *model, struct cb_err *err)
 
 int device_model_begin(struct train_model *model, struct cb_err *err)
 {
-    assert(!model->on_device->under_way);
-    model->on_device->under_way = true;
+    assert(!model->on_device->batch_open);
+    model->on_device->batch_open = true;
     return model->setup.shape.kind == TRAIN_GPT2 ? send_tokens(model, err) : send_input(model, err);
 }
 
@@ -166,6 +166,6 @@ int device_model_finish(struct train_model *model, uint64_t deadline_ns, struct 
     if (rc)
         return rc;
     model_add_up_loss(model, self->row_loss);
-    self->under_way = false;
+    self->batch_open = false;
     return 0;
 }

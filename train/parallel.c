@@ -391,7 +391,7 @@ static int run_visits(struct parallel *self, size_t count, struct timeline *time
     for (size_t i = 0; i < count && !rc; i++)
         rc = run_visit(self, i, forward_only, timeline, deadline_ns, err);
     for (size_t i = 0; i < self->wraps.count && !rc; i++)
-        give_up(self, i); /* the root's; the weights are about to change */
+        give_up(self, i); /* only the root's is left; its weights are about to change */
     return rc ? rc : train_model_finish(self->setup.model, deadline_ns, err);
 }
 

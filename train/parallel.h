@@ -57,8 +57,8 @@ struct parallel_figures {
     uint64_t wraps, parameters; /* of the model */
     uint64_t share;             /* elements of each array that this rank keeps, including padding */
     uint64_t bytes;             /* held by this rank, including buffers */
-    uint32_t most_gathered;     /* peak number, without the root's wrap */
-    uint64_t gathered_bytes;    /* of the previous step, peak number, including the root's wrap */
+    uint32_t most_gathered;     /* peak number of gathered wraps, without the root's */
+    uint64_t gathered_bytes;    /* peak of the previous step, including the root's wrap */
 };
 
 struct parallel;

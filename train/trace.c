@@ -15,7 +15,7 @@
 #define PATH_BYTES 4096
 
 static const char *const track_names[TRACE_TRACKS] = {"compute", "comm", "io", "h2d"};
-/* The names by which TensorBoard's profiler page recognises such events and steps. */
+/* TensorBoard's profiler page recognises steps by this name. */
 #define STEP_NAME "ProfilerStep#"
 /* Perfetto treats thread 0 as the main thread of the process: tracks are numbered from 1. */
 #define FIRST_THREAD 1
@@ -213,7 +213,6 @@ static void write_all(const struct trace *self, uint32_t rank, uint32_t ranks, s
     json_write_end_object(json);
 }
 
-/* Creates the folder and its missing parents. */
 static int make_folders(const char *folder, struct cb_err *err)
 {
     char path[PATH_BYTES];

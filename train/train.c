@@ -212,7 +212,7 @@ static int check_device_memory(const struct trainer *self, uint64_t bytes, struc
                    units_format_bytes((double)self->gpu_info.free_bytes, had));
 }
 
-/* The needs of this rank, and of all ranks of its machine. */
+/* Checks the needs of this rank, and of all ranks of its machine. */
 static int check_host_memory(struct trainer *self, uint64_t needed, struct cb_err *err)
 {
     note_needs(self, needed);

@@ -210,7 +210,7 @@ static double seconds_a_step(const struct step_rate *rate)
 }
 
 /* A save has ended on this rank. */
-static void settle_one(struct trainer *trainer, struct save_under_way *save)
+static void settle_one(struct trainer *trainer, struct pending_save *save)
 {
     struct train_checkpoint *self = trainer->checkpoint;
     struct sample *sample = &save->sample;
@@ -241,7 +241,7 @@ void checkpoint_settle(struct trainer *trainer)
         return;
     uint32_t under_way = self->async ? engine_under_way(self->engine) : 0;
     while (self->pending_count > under_way) {
-        struct save_under_way *save = &self->pending[self->pending_first];
+        struct pending_save *save = &self->pending[self->pending_first];
         self->pending_first = (self->pending_first + 1) % TRAIN_PENDING;
         self->pending_count--;
         settle_one(trainer, save);
@@ -270,11 +270,11 @@ static int judge_save(struct trainer *trainer, int code, bool *store_failed, str
     return code ? code : cb_fail(err, CB_ERR_ABORTED, "rank %u failed to save", agreement.failed_rank);
 }
 
-static struct save_under_way *add_pending(struct trainer *trainer)
+static struct pending_save *add_pending(struct trainer *trainer)
 {
     struct train_checkpoint *self = trainer->checkpoint;
-    struct save_under_way *save = &self->pending[(self->pending_first + self->pending_count++) % TRAIN_PENDING];
-    *save = (struct save_under_way){.start_ns = clock_monotonic_ns()};
+    struct pending_save *save = &self->pending[(self->pending_first + self->pending_count++) % TRAIN_PENDING];
+    *save = (struct pending_save){.start_ns = clock_monotonic_ns()};
     save->sample.op = OP_SAVE;
     save->sample.iteration = (uint32_t)trainer->position.step;
     for (int i = 0; i < METRIC_SAMPLE_COUNT; i++)
@@ -282,7 +282,7 @@ static struct save_under_way *add_pending(struct trainer *trainer)
     return save;
 }
 
-static int begin_save(struct trainer *trainer, struct save_under_way *save, struct cb_err *err)
+static int begin_save(struct trainer *trainer, struct pending_save *save, struct cb_err *err)
 {
     struct train_checkpoint *self = trainer->checkpoint;
     struct engine_options options = {
@@ -300,7 +300,7 @@ static int begin_save(struct trainer *trainer, struct save_under_way *save, stru
 }
 
 /* The store failed this save, or an earlier save whose failure is returned now. */
-static void go_on_without(struct trainer *trainer, struct save_under_way *save, int code, const struct cb_err *why)
+static void go_on_without(struct trainer *trainer, struct pending_save *save, int code, const struct cb_err *why)
 {
     struct train_checkpoint *self = trainer->checkpoint;
     uint32_t step = self->async ? self->pending[self->pending_first].sample.iteration : save->sample.iteration;
@@ -319,7 +319,7 @@ int checkpoint_save(struct trainer *trainer, struct cb_err *err)
     struct cb_err why = {0};
     bool store_failed = false;
     for (int attempt = 0; attempt < 2; attempt++) {
-        struct save_under_way *save = add_pending(trainer);
+        struct pending_save *save = add_pending(trainer);
         int code = begin_save(trainer, save, &why);
         int rc = judge_save(trainer, code, &store_failed, &why);
         if (rc) {
@@ -336,7 +336,7 @@ int checkpoint_save(struct trainer *trainer, struct cb_err *err)
         if (!store_failed || !self->async)
             return 0;
     }
-    return 0; /* asynchronous: the previous one failed, and so did the start of this one */
+    return 0; /* asynchronous: the previous save failed, and so did the start of this one */
 }
 
 static int wait_for_saves(struct trainer *trainer, struct cb_err *err)

@@ -16,7 +16,7 @@
 #define TRAIN_KEPT 1024
 
 /* A save whose sample belongs to the engine until it has ended. */
-struct save_under_way {
+struct pending_save {
     struct sample sample;
     uint64_t start_ns;
 };
@@ -37,7 +37,7 @@ struct train_checkpoint {
     uint64_t keep_last;
     uint32_t kept[TRAIN_KEPT + TRAIN_PENDING + 1]; /* steps of durable checkpoints, ascending */
     size_t kept_count;
-    struct save_under_way pending[TRAIN_PENDING]; /* a ring */
+    struct pending_save pending[TRAIN_PENDING]; /* a ring */
     uint32_t pending_first, pending_count;
     int64_t last_step; /* last step saved or submitted; -1 if none */
     uint32_t committed, failed, first_failed_step;

@@ -12,7 +12,7 @@
 #include "store/kind.h"
 #include "train/train_checkpoint.h"
 
-/* Steps that a rank had completed, and the one in progress. */
+/* Counts the steps that a rank had begun. */
 static void note_reached(struct train_checkpoint *self, const struct record_rank *rank)
 {
     uint64_t reached = rank->last_op == OP_STEP ? rank->last_iteration + UINT64_C(1) : 0;
@@ -22,7 +22,7 @@ static void note_reached(struct train_checkpoint *self, const struct record_rank
     self->reached_step = reached > self->reached_step ? reached : self->reached_step;
 }
 
-/* When the previous attempt ended, and the step in progress. */
+/* Notes when the previous attempt ended, and how many steps it had begun. */
 static void look_back(struct trainer *trainer)
 {
     struct train_checkpoint *self = trainer->checkpoint;

@@ -68,7 +68,7 @@ struct device_model {
     uint32_t *sent;   /* tokens, targets, order, distinct: N each; begins: N + 1 */
     double *row_loss; /* received from the device */
     uint32_t *counts; /* number of rows of each token, and where they begin */
-    bool under_way;   /* between the begin and the end of a batch */
+    bool batch_open;  /* between the begin and the end of a batch */
 };
 
 struct train_model {

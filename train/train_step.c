@@ -95,7 +95,7 @@ static int validate(struct trainer *self, struct sample *sample, struct cb_err *
         rc = parallel_forward(self->parallel, &timeline, trainer_deadline(self), err);
     if (rc)
         return rc;
-    self->exchanged = parallel_counts(self->parallel); /* and from its communication */
+    self->exchanged = parallel_counts(self->parallel); /* not part of the step's communication */
     add_own_loss(self, numbers);
     rc = self->training.ranks > 1 ? comm_sum(self->comm, numbers, SUMS, trainer_deadline(self), err) : 0;
     timeline_stop(&timeline);

@@ -1,8 +1,8 @@
 /* Inside the training workload: what train*.c share.
  *
  * train.c             from keys to a trainer, and the order of steps and checkpoints
- * train_step.c        one step, and one look at the validation samples
- * train_checkpoint.c  the state as the engine sees it; saving and resuming
+ * train_step.c        one step, and the validation loss
+ * train_checkpoint*.c the state as the engine sees it; saving and resuming
  * memory_stages.c     what memory is held at the stages of a training */
 #ifndef TRAIN_TRAINER_H
 #define TRAIN_TRAINER_H
@@ -61,7 +61,7 @@ struct trainer {
     struct train_checkpoint *checkpoint; /* NULL without checkpoints */
     struct step_rate alone, beside;      /* measured steps: without and with a concurrent save */
     uint64_t began_ns;                   /* start of the first measured step */
-    struct stream_counts exchanged;      /* end of the last step */
+    struct stream_counts exchanged;      /* at the end of the last step */
 };
 
 uint64_t trainer_deadline(const struct trainer *self);
@@ -70,7 +70,7 @@ int trainer_join(struct trainer *self, int code, struct cb_err *err) CB_MUST_CHE
 
 /* Runs one step, as a sample; advances the position. CB_ERR_BELOW on ranks whose loss is NaN or infinite. */
 int trainer_step(struct trainer *self, struct cb_err *err) CB_MUST_CHECK;
-/* Values that do not change between steps: the linear stack's input. */
+/* Fills the linear stack's input, which does not change between steps. */
 void trainer_fill_input(struct trainer *self);
 
 /* --- train/train_checkpoint.c --- */

@@ -43,7 +43,7 @@ struct attempt {
 
     struct pages pages;
     struct nodes nodes;
-    char programs[256];        /* their folder on the nodes, by broadcast_programs; "" for the folder of this program */
+    char programs[256];        /* folder on the nodes that programs were sent to; "": this program's folder */
     struct node_peers *peers;  /* NULL if all ranks run on this machine */
     uint64_t rank_start_ns;    /* when the ranks were started, after all nodes had joined */
     struct child mpi_list;     /* `srun --mpi=list`, running while nodes join */
@@ -55,7 +55,7 @@ struct attempt {
     struct counters counters;
     struct probe *probe; /* NULL before ranks start and after they end */
     struct verdict_of_attempt verdict;
-    uint64_t oom_kills; /* memory_oom_kills before the ranks started */
+    uint64_t oom_kills; /* memory_oom_kills() before the ranks started */
     char stuck[256];    /* processes that could not be killed; "" if all ended */
 };
 

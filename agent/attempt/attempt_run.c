@@ -102,7 +102,7 @@ static int start_ranks(struct attempt *self, struct cb_err *err)
     return rc;
 }
 
-/* Also a heartbeat, for a controller that gets no reply from Slurm. */
+/* The progress is also a heartbeat for a controller that gets no reply from Slurm. */
 static void show_waiting(const struct attempt *attempt, uint64_t left_ns)
 {
     struct progress progress = {.state = "running", .slowest_rank = -1};
@@ -167,8 +167,8 @@ static void run_ranks(struct attempt *self)
         rank_watch_run(self);
     if (!self->launcher.exited)
         launch_end(self, LEAVE_GRACE_NS);
-    /* Before the final kill, which also removes its children. A missing fingerprint weakens comparisons but invalidates
-     * no result, so it is only logged. */
+    /* Before the final kill, which would end the probe's tools. A missing fingerprint weakens comparisons but
+     * invalidates no result, so it is only logged. */
     if (probe_finish(self->probe, clock_monotonic_ns() + PROBE_GRACE_NS, &err))
         log_line(self, "no fingerprint: %s", err.message);
     self->probe = NULL;
@@ -219,8 +219,7 @@ static int seal(struct attempt *self, struct cb_err *err)
                                          self->number, self->run);
 }
 
-/* Whether the folder is still claimed by this attempt: another attempt may be running, so its uploads must not be
- * aborted. */
+/* *ours: whether this attempt still holds the claim of the folder. If not, the uploads may be a running attempt's. */
 static int check_claim(const struct attempt *attempt, const struct store_uri *uri, const struct s3_options *s3,
                        const char *suffix, bool *ours, struct cb_err *err)
 {

@@ -1,5 +1,5 @@
 /* Copies the programs of a run to nodes that share no file system with this machine (slurm.sbcast): to a folder on each
- * node, used there by agents and ranks and removed when the run is over. */
+ * node, used by agents and ranks and removed when the run is over. */
 #ifndef AGENT_ATTEMPT_BROADCAST_H
 #define AGENT_ATTEMPT_BROADCAST_H
 

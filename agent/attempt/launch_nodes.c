@@ -159,7 +159,7 @@ int launch_across_nodes(struct attempt *attempt, const struct worker *worker, in
     return srun ? start_srun(attempt, worker, hosts, log_fd, err) : start_mpirun(attempt, worker, hosts, log_fd, err);
 }
 
-/* Word number `index` of "a,b,c". */
+/* "ckptbench-node-1" is b of "a,b,c". */
 static int find_host(const char *hosts, const char *name, char host[NODE_NAME_BYTES], struct cb_err *err)
 {
     const char *at = hosts;

@@ -26,7 +26,7 @@ struct command_line {
 };
 void command_line_add(struct command_line *self, const char *const *words);
 
-/* Fills attempt->launcher with attempt->launcher_name, started. Places ranks as in core/rank_placement.h. */
+/* Starts attempt->launcher_name as attempt->launcher. Places ranks as in core/rank_placement.h. */
 int launch_across_nodes(struct attempt *attempt, const struct worker *worker, int log_fd,
                         struct cb_err *err) CB_MUST_CHECK;
 
@@ -34,8 +34,8 @@ int launch_across_nodes(struct attempt *attempt, const struct worker *worker, in
  * host that NAME refers to. Returns only on failure. */
 int launch_shell(int argc, char **argv, struct cb_err *err) CB_MUST_CHECK;
 
-/* Fills words for "ssh [-p PORT] DESTINATION", NULL-terminated, into `words` (LAUNCH_SSH_WORDS of them); returns
- * their number. The words point into the buffers `destination` and `port`. */
+/* Fills `words` with "ssh [-p PORT] DESTINATION", NULL-terminated, and returns their number. They point into the
+ * buffers `destination` and `port`. */
 #define LAUNCH_SSH_WORDS 12
 size_t launch_ssh_words(const char *host, char destination[NODE_NAME_BYTES], char port[8],
                         const char *words[LAUNCH_SSH_WORDS]);

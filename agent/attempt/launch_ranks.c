@@ -88,7 +88,7 @@ static bool slurm_has_pmix(struct attempt *attempt)
     return found;
 }
 
-/* Also chooses the launcher: mpirun for several ranks; srun in an allocation of several nodes. */
+/* mpirun starts several ranks; srun those of an allocation of several nodes, if it has PMIx. */
 static int choose_launcher(struct attempt *attempt, struct cb_err *err)
 {
     const struct experiment *experiment = attempt->experiment;

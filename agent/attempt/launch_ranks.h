@@ -4,8 +4,8 @@
 
 #include "agent/attempt/attempt.h"
 
-/* Starts the query whose result launch_start requires; call once the nodes are known. The reply arrives before the
- * nodes have joined. launch_end ends the query in any case. */
+/* Starts `srun --mpi=list` if launch_start may need its result, so that it runs while the nodes join. Call once the
+ * nodes are known. launch_end ends it in any case. */
 void launch_ask_ahead(struct attempt *attempt);
 
 /* Fills launcher and has_launcher. Output of the ranks goes to logs/ranks.log. Returns immediately. */
@@ -21,7 +21,7 @@ bool launch_end_adopted(const struct attempt *attempt);
 /* Whether a process belongs to this attempt, judging by its command line. */
 bool launch_is_ours(const struct attempt *attempt, pid_t pid);
 
-/* "state D (io_schedule)"; for another node with its name. */
+/* "state D (io_schedule)"; " on NODE" follows if that is another node. */
 char *launch_describe_process(const struct attempt *attempt, uint32_t rank, char text[64]);
 
 /* Whether the process of a rank (the pid on its page) belongs to this attempt and is alive, not a zombie. */

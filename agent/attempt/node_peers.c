@@ -52,11 +52,11 @@ static void write_file(const char *path, const struct wire_file *file)
     struct buf text;
     buf_init(&text, CHANNEL_MAX_MESSAGE_BYTES);
     buf_append(&text, file->content.at, file->content.len);
-    (void)!buf_write_file(&text, path, 0644, NULL); /* optional, like this machine's own */
+    (void)!buf_write_file(&text, path, 0644, NULL); /* ignored: the file is only informative */
     buf_release(&text);
 }
 
-/* nodes/NAME/. If the head has no ranks, the first node's files describe the machine. */
+/* Stores a file in nodes/NAME/. If the head has no ranks, the first node's files describe the machine. */
 static void keep_file(void *context, uint32_t node, const struct wire_file *file)
 {
     const struct attempt *attempt = context;
@@ -249,7 +249,7 @@ int node_peers_open(struct attempt *attempt, uint32_t sample_capacity, struct cb
     if (!rc)
         rc = pages_create_head(&attempt->pages, self->pages, attempt->nodes.own, attempt->nodes.count, attempt->ranks,
                                sample_capacity, err);
-    if (!rc && attempt->nodes.own >= 0) { /* at its path on the other nodes */
+    if (!rc && attempt->nodes.own >= 0) { /* the same path as on the other nodes */
         snprintf(path, sizeof path, "%s/experiment.yaml", attempt->pages.folder);
         rc = buf_write_file(&self->experiment, path, 0644, err);
     }
@@ -411,7 +411,7 @@ static double done_share(const struct attempt *attempt, uint32_t node)
     return total ? (double)done / (double)total : NAN;
 }
 
-/* The node with the least work done, if that is less than half of the next one's. */
+/* Notes the slowest node, if its share of work done is less than half of every other node's. */
 static void note_slow(const struct attempt *attempt, char *text, size_t text_bytes)
 {
     double least = INFINITY, next = INFINITY;
@@ -463,20 +463,20 @@ bool node_peers_is_alive(const struct attempt *attempt, uint32_t rank)
     uint32_t pid = atomic_load(&attempt->pages.page[rank]->pid);
     if (!rendezvous || !pid || rendezvous_report(rendezvous, node_of(attempt, rank))->state != NODE_JOINED)
         return false;
-    const struct wire_sight *sight = rendezvous_sight(rendezvous, rank);
-    return sight->pid != pid || sight->state;
+    const struct wire_process *process = rendezvous_process(rendezvous, rank);
+    return process->pid != pid || process->state;
 }
 
 char *node_peers_describe_process(const struct attempt *attempt, uint32_t rank, char text[64])
 {
-    const struct wire_sight *sight =
-        attempt->peers->rendezvous ? rendezvous_sight(attempt->peers->rendezvous, rank) : NULL;
+    const struct wire_process *process =
+        attempt->peers->rendezvous ? rendezvous_process(attempt->peers->rendezvous, rank) : NULL;
     const char *node = attempt->nodes.name[node_of(attempt, rank)];
-    if (!sight || !sight->state)
+    if (!process || !process->state)
         snprintf(text, 64, "no process on %.40s", node);
     else
-        snprintf(text, 64, "state %c%s%.20s%s on %.24s", sight->state, *sight->place ? " (" : "", sight->place,
-                 *sight->place ? ")" : "", node);
+        snprintf(text, 64, "state %c%s%.20s%s on %.24s", process->state, *process->place ? " (" : "", process->place,
+                 *process->place ? ")" : "", node);
     return text;
 }
 

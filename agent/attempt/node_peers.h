@@ -8,16 +8,16 @@
 
 /* Creates the pages, opens the port, starts the nodes' agents. Fills attempt->peers and attempt->pages. */
 int node_peers_open(struct attempt *attempt, uint32_t sample_capacity, struct cb_err *err) CB_MUST_CHECK;
-/* Waits until all have joined. Decides the attempt if nodes do not join, on signals, and if the controller dies. */
+/* Waits until all nodes have joined. Decides the attempt if they do not, on signals, and if the controller dies. */
 void node_peers_await(struct attempt *attempt);
-/* rendezvous.json: who joined, and when. */
+/* Writes rendezvous.json: which nodes joined, and when. */
 int node_peers_write_report(const struct attempt *attempt, struct cb_err *err) CB_MUST_CHECK;
-/* Call with every scan of the ranks. */
+/* Exchanges messages; call with every scan of the ranks. */
 void node_peers_work(struct attempt *attempt, uint64_t now_ns, enum stop_request stop);
 
 /* A sentence about a lost node; false if no node is lost. */
 bool node_peers_find_lost(const struct attempt *attempt, char *text, size_t text_bytes);
-/* The same about a node that has been silent for some seconds, but is not lost yet. */
+/* A sentence about a node that has been silent for some seconds, but is not lost yet. */
 bool node_peers_find_silent(const struct attempt *attempt, uint64_t now_ns, char *text, size_t text_bytes);
 /* A note for the progress: a node that is silent or slow. */
 void node_peers_note(const struct attempt *attempt, uint64_t now_ns, char *text, size_t text_bytes);

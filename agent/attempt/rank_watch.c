@@ -86,8 +86,8 @@ static bool is_known(const struct startup_watch *self, uint32_t count, pid_t pid
     return false;
 }
 
-/* A process counts once it is old enough: before that it may be a copy of its launcher that has not executed the rank's
- * program yet. */
+/* A process counts once its environment has a rank number: a copy of the launcher that has not executed the rank's
+ * program yet has none. */
 static void look_at_starts(struct startup_watch *self, const struct attempt *attempt, uint64_t now_ns)
 {
     size_t room = (size_t)attempt->ranks * 2 + 64; /* ranks and the launcher's own processes */
@@ -134,8 +134,8 @@ static bool has_no_process(const struct attempt *attempt, uint64_t now_ns)
     return true;
 }
 
-/* Scans a few times a second for ranks that have not reported. True if one died, with the lowest: either its process
- * has been gone for a while, or it had none long after the last other rank started, or no rank has a process. */
+/* Scans a few times a second for ranks that have not reported. True if a rank died, with the lowest: its process has
+ * been gone for a while, did not appear long after the last new process, or no rank has a process. */
 static bool find_dead_start(struct startup_watch *self, const struct attempt *attempt, uint64_t now_ns, uint32_t *rank)
 {
     if (!attempt->has_launcher || attempt->launcher.exited || now_ns - self->look_ns < STARTUP_LOOK_NS)
@@ -427,7 +427,7 @@ static void add_bytes(const struct attempt *attempt, struct progress *progress)
 }
 
 /* Runs in every tick, since many operations are shorter than the time between two progress files. A rate over less
- * than a tick means nothing; until there is one, the rate of the previous such operation stands. */
+ * than half a tick means nothing: until then, the rate of the previous such operation stands. */
 static void measure_rate(struct watch *self, uint64_t now_ns)
 {
     const struct status_page *page = page_of(self->attempt, 0);

@@ -204,7 +204,7 @@ static void decide_stopped(struct attempt *attempt)
                    (unsigned long long)attempt->iterations);
 }
 
-/* Decides an attempt some of whose ranks neither are done nor report a failure. */
+/* Decides an attempt that failed although no rank reported a failure. */
 static void decide_silent(struct attempt *attempt, const char *log)
 {
     char how[64], line[LINE_MAX_BYTES], place[96];

@@ -12,7 +12,7 @@
 #define ANSWER_NS (3 * NS_PER_S) /* Slurm kills the rest of a job shortly after its signal */
 #define TEXT_MAX_BYTES (4 << 20)
 
-/* While a job is cleaned up its state shows only that; other members show the cause. */
+/* While Slurm cleans up a job, its state is COMPLETING; other fields show the cause. */
 bool slurm_end_read_state(const char *job, unsigned long own_restarts, char state[32])
 {
     const char *word = strstr(job, " JobState="), *preempted = strstr(job, " PreemptTime=");

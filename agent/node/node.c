@@ -23,7 +23,7 @@
 
 #define TICK_MS 50
 #define SPAN_NS (200 * NS_PER_MS) /* between two scans of the pages for changes */
-#define SIGHT_NS NS_PER_S         /* between two reports of the ranks' processes, which also serve as heartbeat */
+#define PROCESS_NS NS_PER_S       /* between two reports of the ranks' processes, which are also the heartbeat */
 #define MEMORY_NS NS_PER_S
 #define LEAVE_NS (4 * NS_PER_S) /* from a request to stop until the kill, if the head is gone */
 #define KILL_BOUND_NS (4 * NS_PER_S)
@@ -45,7 +45,7 @@ struct node_agent {
     struct probe *probe;
     bool counts, sent_fingerprint;
     struct wire_beat orders;
-    uint64_t heard_ns, span_ns, sight_ns, memory_ns;
+    uint64_t heard_ns, span_ns, process_ns, memory_ns;
     bool finish; /* the head has requested all remaining data */
 };
 
@@ -153,7 +153,7 @@ static bool kill_known(const struct node_agent *self)
     return any;
 }
 
-/* Kills ranks without a status page. Their launcher has lost its head node, too. */
+/* Kills also ranks whose page has no pid yet: their launcher has lost its head node, too. */
 static void kill_unknown(const struct node_agent *self)
 {
     pid_t *found = calloc(PROCESSES_MAX, sizeof *found);
@@ -185,22 +185,22 @@ static int send_spans(struct node_agent *self, bool all, struct cb_err *err)
     return rc;
 }
 
-static int send_sights(struct node_agent *self, struct cb_err *err)
+static int send_processes(struct node_agent *self, struct cb_err *err)
 {
     int rc = 0;
     for (uint32_t i = 0; i < self->pages.count && !rc; i++) {
-        struct wire_sight sight = {
+        struct wire_process process = {
             .rank = self->pages.first + i, .pid = (uint32_t)pid_of(self, i), .state = state_of(self, i)};
-        if (sight.state)
-            procfs_read(pid_of(self, i), "wchan", sight.place, sizeof sight.place);
-        if (strcmp(sight.place, "0") == 0)
-            *sight.place = '\0';
-        rc = send_message(self, WIRE_SIGHT, &sight, err);
+        if (process.state)
+            procfs_read(pid_of(self, i), "wchan", process.place, sizeof process.place);
+        if (strcmp(process.place, "0") == 0)
+            *process.place = '\0';
+        rc = send_message(self, WIRE_PROCESS, &process, err);
     }
     return rc;
 }
 
-/* A missing file is not sent, and the head's folder does not get it. */
+/* Skips a missing file. */
 static int send_file(struct node_agent *self, const char *name, struct cb_err *err)
 {
     char path[PATH_MAX];
@@ -261,9 +261,9 @@ static int report(struct node_agent *self, uint64_t now_ns, struct cb_err *err)
         self->span_ns = now_ns;
         rc = send_spans(self, false, err);
     }
-    if (!rc && (self->orders.kill || now_ns - self->sight_ns >= SIGHT_NS)) {
-        self->sight_ns = now_ns;
-        rc = send_sights(self, err);
+    if (!rc && (self->orders.kill || now_ns - self->process_ns >= PROCESS_NS)) {
+        self->process_ns = now_ns;
+        rc = send_processes(self, err);
     }
     if (!rc && probe_is_done(self->probe))
         rc = send_fingerprint(self, now_ns, err);
@@ -300,7 +300,7 @@ static int say_farewell(struct node_agent *self, struct cb_err *err)
     uint64_t deadline_ns = clock_monotonic_ns() + FAREWELL_NS;
     int rc = send_spans(self, true, err);
     if (!rc)
-        rc = send_sights(self, err);
+        rc = send_processes(self, err);
     if (!rc)
         rc = send_fingerprint(self, clock_monotonic_ns() + PROBE_GRACE_NS, err);
     counters_stop(&self->counters);

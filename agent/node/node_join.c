@@ -17,8 +17,8 @@
 #define LOOK_MS 20
 #define ROUND_TRIPS 8
 
-/* One address of the head. A connection is cheap, but a handshake costs CPU on both ends, so only one runs at a time as
- * long as it makes progress. */
+/* One address of the head. A connection is cheap, but a handshake costs CPU on both ends, so a second one starts
+ * only after TURN_NS. */
 struct way {
     struct channel *channel; /* NULL once it has failed */
     bool connected, shakes;
@@ -51,7 +51,7 @@ static bool work(struct way *way, struct cb_err *err)
     return channel_is_open(way->channel);
 }
 
-/* The next connected address, when all earlier ones have failed or timed out. */
+/* The next connected address, if no handshake is running or the latest began TURN_NS ago. */
 static struct way *take_turn(struct way *ways, size_t count, uint64_t *turn_ns)
 {
     struct way *next = NULL;

@@ -6,7 +6,7 @@
 #include "agent/node/wire.h"
 #include "core/channel.h"
 
-/* Connects to the first of the addresses that holds the key. Retries until the deadline. */
+/* Connects to the first address whose peer proves that it has the key. Retries until the deadline. */
 int node_connect(const struct node_options *options, struct channel_context *context, uint64_t deadline_ns,
                  struct channel **channel, struct cb_err *err) CB_MUST_CHECK;
 

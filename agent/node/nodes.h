@@ -29,7 +29,7 @@ bool nodes_expand(const char *list, struct buf *names);
 /* Whether some ranks run on other nodes. */
 bool nodes_are_remote(const struct nodes *nodes);
 
-/* Splits "user@host:port" for ssh: *destination points into `room` (NODE_NAME_BYTES), *port is "" if absent. */
+/* Splits "user@host:port" for ssh: `destination` has NODE_NAME_BYTES; `port` is "" if absent. */
 void nodes_split_host(const char *word, char *destination, char port[8]);
 
 #endif

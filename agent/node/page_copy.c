@@ -67,7 +67,7 @@ void page_sender_free(struct page_sender *self)
     free(self);
 }
 
-/* Sends where [from, end) differs, in parts of whole pieces. */
+/* Sends the parts of [from, end) that differ, in whole pieces. */
 static int send_range(struct page_sender *self, const char *now, uint64_t from, uint64_t end, page_send_fn send,
                       void *context, struct cb_err *err)
 {

@@ -39,7 +39,7 @@ static void remove_folder(const char *path)
     (void)nftw(path, remove_entry, WALK_DEPTH, FTW_DEPTH | FTW_PHYS);
 }
 
-/* The folder is locked before it gets its name: a lock that exists and is free belongs to a dead agent. */
+/* The file is locked before it gets its name: a lock file that is not locked belongs to a dead agent. */
 static int take_lock(const char *folder, int *fd, struct cb_err *err)
 {
     char path[256], name[256];

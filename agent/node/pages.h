@@ -32,11 +32,11 @@ void pages_choose_base(const char *run, uint32_t attempt, char base[160]);
 /* For one of `nodes` nodes: the folder and the pages of its own ranks. */
 int pages_create_node(struct pages *self, const char *base, uint32_t node, uint32_t nodes, uint32_t ranks,
                       uint32_t sample_capacity, struct cb_err *err) CB_MUST_CHECK;
-/* For the head: the same for its own node (-1 for none), and copies for all other ranks. */
+/* For the head: the same for its own node (-1: no rank runs here), and copies for all other ranks. */
 int pages_create_head(struct pages *self, const char *base, int64_t own, uint32_t nodes, uint32_t ranks,
                       uint32_t sample_capacity, struct cb_err *err) CB_MUST_CHECK;
 
-/* Removes only the folder: processes that have mapped its pages continue with them, but nobody finds them any more. */
+/* Removes only the folder: processes that have mapped its pages keep them, but no process can open them any more. */
 void pages_remove(struct pages *self);
 void pages_release(struct pages *self); /* unmaps, and removes the folder */
 

@@ -17,7 +17,7 @@
 #define STRANGER_LIMIT 4096         /* limit of connections that have not sent a hello */
 #define STRANGER_NS (20 * NS_PER_S) /* deadline for the hello */
 #define KEY_NS NS_PER_S             /* time to prove the key, if other connections wait for the slot */
-#define DEAF_NS (100 * NS_PER_MS)   /* between two tries to accept without room */
+#define DEAF_NS (100 * NS_PER_MS)   /* pause of accepting when no slot is free */
 #define ACCEPTS_A_ROUND 256
 #define BEAT_NS (500 * NS_PER_MS)
 #define FINISH_WAIT_MS 5
@@ -26,8 +26,8 @@
 struct node {
     struct node_report report;
     struct channel *channel;
-    struct wire_sight *sights; /* one per rank */
-    uint64_t beat_ns;          /* when the last heartbeat was sent */
+    struct wire_process *processes; /* one per rank; NULL for the head's own node */
+    uint64_t beat_ns;               /* when the last heartbeat was sent */
 };
 
 struct stranger {
@@ -44,8 +44,8 @@ struct rendezvous {
     struct node *nodes;
     struct stranger *strangers; /* STRANGER_LIMIT slots, stranger_count used */
     uint32_t stranger_count;
-    uint64_t deaf_until_ns; /* there was no slot for another connection */
-    struct pollfd *polls;   /* capacity for all nodes */
+    uint64_t deaf_until_ns; /* accept no connection before: no slot was free */
+    struct pollfd *polls;   /* room for the port and all connections */
     struct buf message;
     struct wire_beat orders;
     char refusal[1024]; /* "" if no node was refused */
@@ -81,8 +81,8 @@ static int set_up_nodes(struct rendezvous *self, struct cb_err *err)
         report->joined.store_free_bytes = UINT64_MAX;
         if (is_own(self, i))
             continue;
-        self->nodes[i].sights = calloc((size_t)report->rank_count + 1, sizeof *self->nodes[i].sights);
-        if (!self->nodes[i].sights)
+        self->nodes[i].processes = calloc((size_t)report->rank_count + 1, sizeof *self->nodes[i].processes);
+        if (!self->nodes[i].processes)
             return alloc_fail(err, "for %u nodes", nodes);
     }
     return 0;
@@ -115,7 +115,7 @@ void rendezvous_free(struct rendezvous *self)
         return;
     for (uint32_t i = 0; self->nodes && i < node_count(self); i++) {
         channel_free(self->nodes[i].channel);
-        free(self->nodes[i].sights);
+        free(self->nodes[i].processes);
     }
     for (uint32_t i = 0; i < self->stranger_count; i++)
         channel_free(self->strangers[i].channel);
@@ -150,7 +150,7 @@ static void lose(struct rendezvous *self, uint32_t index, const char *why)
     channel_free(node->channel);
     node->channel = NULL;
     for (uint32_t i = 0; i < node->report.rank_count; i++)
-        node->sights[i] = (struct wire_sight){0};
+        node->processes[i] = (struct wire_process){0};
 }
 
 /* Queues a message in the node's channel. */
@@ -266,7 +266,8 @@ static bool hear_stranger(struct rendezvous *self, uint32_t index, uint64_t now_
     return true;
 }
 
-/* Closes the connection that has waited longest without proving that it has the key; false if none has waited long. */
+/* Closes the connection that has waited longest without proving that it has the key; false if all are newer than
+ * KEY_NS. */
 static bool make_room(struct rendezvous *self, uint64_t now_ns)
 {
     uint64_t oldest_ns = now_ns - KEY_NS;
@@ -320,11 +321,11 @@ static int take_message(struct rendezvous *self, uint32_t index, const void *byt
         struct wire_ping ping;
         struct wire_joined joined;
         struct wire_refused refused;
-        struct wire_sight sight;
+        struct wire_process process;
         struct wire_span span;
         struct wire_file file;
     } message;
-    if (kind == WIRE_PING || kind == WIRE_JOINED || kind == WIRE_REFUSED || kind == WIRE_SIGHT || kind == WIRE_SPAN ||
+    if (kind == WIRE_PING || kind == WIRE_JOINED || kind == WIRE_REFUSED || kind == WIRE_PROCESS || kind == WIRE_SPAN ||
         kind == WIRE_FILE) {
         int rc = wire_read(bytes, len, kind, &message, err);
         if (rc)
@@ -345,10 +346,10 @@ static int take_message(struct rendezvous *self, uint32_t index, const void *byt
         return 0;
     case WIRE_REFUSED:
         return cb_fail(err, CB_ERR_SYSTEM, "%.400s", message.refused.reason);
-    case WIRE_SIGHT:
-        if (message.sight.rank - first >= count)
-            return cb_fail(err, CB_ERR_FORMAT, "a report of rank %u, which is on another node", message.sight.rank);
-        node->sights[message.sight.rank - first] = message.sight;
+    case WIRE_PROCESS:
+        if (message.process.rank - first >= count)
+            return cb_fail(err, CB_ERR_FORMAT, "a report of rank %u, which is on another node", message.process.rank);
+        node->processes[message.process.rank - first] = message.process;
         return 0;
     case WIRE_SPAN:
         if (message.span.rank - first >= count)
@@ -514,11 +515,11 @@ void rendezvous_order(struct rendezvous *self, enum stop_request stop, bool kill
             self->nodes[i].beat_ns = 0; /* sent by the next rendezvous_work */
 }
 
-const struct wire_sight *rendezvous_sight(const struct rendezvous *self, uint32_t rank)
+const struct wire_process *rendezvous_process(const struct rendezvous *self, uint32_t rank)
 {
     uint32_t index = rank_placement_node_of(self->setup.ranks, node_count(self), rank);
     const struct node *node = &self->nodes[index];
-    return node->sights ? &node->sights[rank - node->report.first_rank] : NULL;
+    return node->processes ? &node->processes[rank - node->report.first_rank] : NULL;
 }
 
 void rendezvous_finish(struct rendezvous *self, uint64_t deadline_ns)

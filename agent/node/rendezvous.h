@@ -41,7 +41,7 @@ struct rendezvous_setup { /* borrowed for the life of the rendezvous */
 struct node_report {
     enum node_state state;
     uint32_t first_rank, rank_count;
-    char host[WIRE_TEXT_BYTES]; /* its host name, "" before it joined */
+    char host[WIRE_TEXT_BYTES]; /* its host name, "" before its hello */
     uint64_t joined_wall_ns;    /* by the head's clock */
     uint64_t heard_ns;          /* monotonic: time of its last message; 0 before */
     struct wire_joined joined;
@@ -61,25 +61,25 @@ void rendezvous_work(struct rendezvous *self, uint64_t now_ns, unsigned wait_ms)
 
 /* Whether all nodes but the head's own have joined (even if some were lost later). */
 bool rendezvous_is_complete(const struct rendezvous *self);
-/* Names the missing ones: "n2, n3 and 5 more". */
+/* Names the missing nodes: "n2, n3 and 5 more". */
 void rendezvous_name_missing(const struct rendezvous *self, char *text, size_t text_bytes);
 /* Why a node that sent a hello may not join. False if no node was refused. */
 bool rendezvous_was_refused(const struct rendezvous *self, const char **reason);
-/* The lowest lost node. */
+/* The first lost node, if any. */
 bool rendezvous_find_lost(const struct rendezvous *self, uint32_t *node);
-/* The node that has been silent for longest. False if none is running. */
+/* The node that has been silent for longest. False if no node is running. */
 bool rendezvous_find_silent(const struct rendezvous *self, uint64_t now_ns, uint32_t *node, uint64_t *silent_ns);
 const struct node_report *rendezvous_report(const struct rendezvous *self, uint32_t node);
 
-/* Sends a stop request for the ranks to all nodes, immediately and with each heartbeat. */
+/* Sends a request to stop or kill the ranks in the next rendezvous_work, and with each heartbeat. */
 void rendezvous_order(struct rendezvous *self, enum stop_request stop, bool kill);
-/* The process of a rank as its node saw it last; NULL for a rank of the head's own node. */
-const struct wire_sight *rendezvous_sight(const struct rendezvous *self, uint32_t rank);
+/* The process of a rank as its node last reported it; NULL for a rank of the head's own node. */
+const struct wire_process *rendezvous_process(const struct rendezvous *self, uint32_t rank);
 
 /* Asks all nodes for their remaining data and waits until they have sent it, or for the deadline. */
 void rendezvous_finish(struct rendezvous *self, uint64_t deadline_ns);
 
-/* Writes rendezvous.json from the current state; the time until all had joined is NAN if they have not. */
+/* Writes rendezvous.json from the current state. `rendezvous_s` is the time until all nodes had joined, or NAN. */
 int rendezvous_write(const struct rendezvous *self, const char *path, double rendezvous_s,
                      struct cb_err *err) CB_MUST_CHECK;
 

@@ -51,11 +51,11 @@ static const struct member joined[] = {
 
 static const struct member beat[] = {MEMBER(wire_beat, NUMBER, stop), MEMBER(wire_beat, NUMBER, kill)};
 
-static const struct member sight[] = {
-    MEMBER(wire_sight, NUMBER, rank),
-    MEMBER(wire_sight, NUMBER, pid),
-    MEMBER(wire_sight, NUMBER, state),
-    MEMBER(wire_sight, TEXT, place),
+static const struct member process[] = {
+    MEMBER(wire_process, NUMBER, rank),
+    MEMBER(wire_process, NUMBER, pid),
+    MEMBER(wire_process, NUMBER, state),
+    MEMBER(wire_process, TEXT, place),
 };
 
 static const struct member span[] = {
@@ -79,7 +79,7 @@ static const struct {
     [WIRE_HELLO] = MESSAGE("greeting", hello),     [WIRE_REFUSED] = MESSAGE("refusal", refused),
     [WIRE_WELCOME] = MESSAGE("welcome", welcome),  [WIRE_PING] = MESSAGE("ping", ping),
     [WIRE_PONG] = MESSAGE("pong", pong),           [WIRE_JOINED] = MESSAGE("report of a node that joins", joined),
-    [WIRE_BEAT] = MESSAGE("heartbeat", beat),      [WIRE_SIGHT] = MESSAGE("report of ranks", sight),
+    [WIRE_BEAT] = MESSAGE("heartbeat", beat),      [WIRE_PROCESS] = MESSAGE("report of ranks", process),
     [WIRE_SPAN] = MESSAGE("part of a page", span), [WIRE_FILE] = MESSAGE("file", file),
 };
 
@@ -123,7 +123,7 @@ enum wire_kind wire_kind_of(const void *bytes, size_t len)
     return len > 0 && *kind < WIRE_KIND_COUNT ? (enum wire_kind) * kind : 0;
 }
 
-/* The rest of a message. */
+/* Unparsed bytes of a message. */
 struct reader {
     const unsigned char *at, *end;
 };
@@ -182,7 +182,7 @@ int wire_read(const void *bytes, size_t len, enum wire_kind kind, void *message,
     const unsigned char *start = bytes;
     bool good = wire_kind_of(bytes, len) == kind;
     struct reader reader = {.at = good && len ? start + 1 : start, .end = start + len};
-    if (kind == WIRE_HELLO) /* the rest of another release's stays empty */
+    if (kind == WIRE_HELLO) /* of another protocol, only the first members are filled */
         memset(message, 0, sizeof(struct wire_hello));
     for (size_t i = 0; good && i < messages[kind].count; i++) {
         const struct member *member = &messages[kind].members[i];

@@ -20,12 +20,12 @@
 enum wire_kind {
     WIRE_HELLO = 1, /* node: its name and release */
     WIRE_REFUSED,   /* head: why the node may not join; node: why it cannot */
-    WIRE_WELCOME,   /* head: the node's tasks */
+    WIRE_WELCOME,   /* head: node number, ranks, experiment */
     WIRE_PING,      /* node: its clock */
-    WIRE_PONG,      /* head: the same, and its own clocks */
-    WIRE_JOINED,    /* node: its pages exist; its clocks and free memory */
+    WIRE_PONG,      /* head: the time of the ping, and its own clocks */
+    WIRE_JOINED,    /* node: its pages exist; clock offsets, free space in the store */
     WIRE_BEAT,      /* head: heartbeat, with a stop request for the ranks */
-    WIRE_SIGHT,     /* node: heartbeat, with the process of a rank */
+    WIRE_PROCESS,   /* node: heartbeat, with the process of a rank */
     WIRE_SPAN,      /* node: changed bytes of a rank's page */
     WIRE_FILE,      /* node: fingerprint.json, host.json */
     WIRE_FINISH,    /* head: send all remaining data; no struct */
@@ -66,7 +66,7 @@ struct wire_pong {
 
 struct wire_joined {
     int64_t monotonic_offset_ns, wall_offset_ns; /* node clock minus head clock */
-    uint64_t round_trip_ns;                      /* of the ping that it answers */
+    uint64_t round_trip_ns;                      /* of the fastest ping */
     uint64_t store_free_bytes;                   /* UINT64_MAX: unknown */
 };
 
@@ -75,10 +75,10 @@ struct wire_beat {
     uint32_t kill; /* not 0: kill the remaining ranks */
 };
 
-/* One rank's process, as its node sees it. */
-struct wire_sight {
+/* A rank's process, as its node last saw it. */
+struct wire_process {
     uint32_t rank, pid;
-    char state;                   /* start time from /proc; 0 if unknown */
+    char state;                   /* R, S, D, … as in /proc; 0 if it is gone */
     char place[WIRE_PLACE_BYTES]; /* kernel function it is blocked in; "" if unknown */
 };
 

@@ -63,7 +63,7 @@ static int start_step(struct hold *self, struct cb_err *err)
     return rc;
 }
 
-/* Records what the step wrote to its ticket: its number and its agent's process. */
+/* Ends the ticket; keeps what the step wrote there: its number and its agent's process. */
 static void finish(struct hold *self, uint64_t exit_status, const char *note)
 {
     struct cb_err err;

@@ -18,7 +18,7 @@ struct pool_job {
     const volatile sig_atomic_t *signals, *time_is_up;
 };
 
-/* Reads the pool, asks Slurm which job this is, and writes its share. */
+/* Reads the pool, asks Slurm for nodes and boot time, and writes the job's share. */
 int pool_job_begin(struct pool_job *self, const char *folder, const volatile sig_atomic_t *signals,
                    const volatile sig_atomic_t *time_is_up, struct cb_err *err) CB_MUST_CHECK;
 /* Rewrites the share with the current time. */

@@ -220,9 +220,9 @@ static struct job_observation observe(const struct job_list *self, const struct 
                                     .folder = &entry->seen};
 }
 
-static void judge(struct job_entry *entry, const struct job_observation *sight, const struct pool_run *in_pool)
+static void judge(struct job_entry *entry, const struct job_observation *observation, const struct pool_run *in_pool)
 {
-    job_state_judge(&entry->record, sight, &entry->verdict);
+    job_state_judge(&entry->record, observation, &entry->verdict);
     if (in_pool->nowhere && entry->verdict.state == JOB_SUBMITTED)
         snprintf(entry->verdict.note, sizeof entry->verdict.note,
                  "never came into the spool of its pool: `ckptbench submit --resume %s` sends it", entry->run);
@@ -236,7 +236,7 @@ static bool has_changed(const struct job_record *before, const struct job_record
            before->restarts != now->restarts;
 }
 
-static void take_sight(struct job_record *record, const struct slurm_job *job, uint64_t now_ns)
+static void take_observation(struct job_record *record, const struct slurm_job *job, uint64_t now_ns)
 {
     job_record_observe(record, job, now_ns);
     if (*record->job || !*job->id)
@@ -268,29 +268,29 @@ static int settle(struct job_list *self, struct job_entry *entry, const struct j
 {
     char down[256] = "";
     struct pool_run in_pool;
-    struct job_observation sight = observe(self, entry, index, &in_pool);
+    struct job_observation observation = observe(self, entry, index, &in_pool);
     struct job_record before = entry->record;
-    const char *nodes = sight.slurm && *sight.slurm->nodes ? sight.slurm->nodes : entry->record.nodes;
-    if (sight.slurm && sight.slurm->state == SLURM_NODE_FAIL && *nodes &&
+    const char *nodes = observation.slurm && *observation.slurm->nodes ? observation.slurm->nodes : entry->record.nodes;
+    if (observation.slurm && observation.slurm->state == SLURM_NODE_FAIL && *nodes &&
         slurm_down_nodes(&self->client, nodes, down, sizeof down, NULL))
         down[0] = '\0'; /* the name is optional: the nodes of the job are known */
-    if (sight.slurm)
-        take_sight(&entry->record, sight.slurm, sight.now_wall_ns);
+    if (observation.slurm)
+        take_observation(&entry->record, observation.slurm, observation.now_wall_ns);
     if (*entry->record.pool)
         snprintf(entry->record.step, sizeof entry->record.step, "%s", in_pool.ticket.step);
-    sight.why = in_pool.why[0] ? in_pool.why : NULL;
-    sight.down_nodes = down;
-    judge(entry, &sight, &in_pool);
+    observation.why = in_pool.why[0] ? in_pool.why : NULL;
+    observation.down_nodes = down;
+    judge(entry, &observation, &in_pool);
     int rc = job_folder_seal_earlier(entry->folder, entry->run, &entry->seen, err);
     if (rc == 0 && entry->verdict.seal) {
         rc = job_folder_seal(entry->folder, entry->run, &entry->seen, entry->verdict.outcome, entry->verdict.note, err);
         if (rc == 0)
             rc = job_folder_look(entry->folder, &entry->seen, err);
-        if (rc == 0)
-            job_state_judge(&entry->record, &sight, &entry->verdict); /* a sealed attempt decides, whoever sealed it */
+        if (rc == 0) /* a sealed attempt decides, whoever sealed it */
+            job_state_judge(&entry->record, &observation, &entry->verdict);
     }
     if (rc == 0)
-        rc = job_record_enter(&entry->record, entry->verdict.state, sight.now_wall_ns, entry->verdict.note, err);
+        rc = job_record_enter(&entry->record, entry->verdict.state, observation.now_wall_ns, entry->verdict.note, err);
     if (rc || !has_changed(&before, &entry->record))
         return rc;
     /* The record of a run that has ended is written at once, because ingesting reads it. */
@@ -307,12 +307,12 @@ static bool stands(const struct job_list *self, struct job_entry *entry, const s
     struct pool_run in_pool;
     if (*entry->record.pool || entry->seen.attempts > 1)
         return false;
-    const struct job_observation sight = observe(self, entry, index, &in_pool);
-    if (sight.slurm && slurm_state_phase(sight.slurm->state) >= SLURM_IS_ENDING)
+    const struct job_observation observation = observe(self, entry, index, &in_pool);
+    if (observation.slurm && slurm_state_phase(observation.slurm->state) >= SLURM_IS_ENDING)
         return false;
-    if (sight.slurm)
-        take_sight(&now, sight.slurm, sight.now_wall_ns);
-    job_state_judge(&now, &sight, &verdict);
+    if (observation.slurm)
+        take_observation(&now, observation.slurm, observation.now_wall_ns);
+    job_state_judge(&now, &observation, &verdict);
     if (verdict.seal || verdict.state != entry->record.state || job_state_is_final(verdict.state) ||
         has_changed(&entry->record, &now) || strcmp(entry->known_state, job_state_name(verdict.state)) != 0)
         return false;
@@ -337,8 +337,8 @@ static int sync_entry(struct job_list *self, struct job_entry *entry, const stru
     int rc = job_folder_lock(entry->folder, &fd, &why);
     if (rc == 0 && fd < 0) { /* without the lock: decides the state, writes nothing */
         struct pool_run in_pool;
-        const struct job_observation sight = observe(self, entry, index, &in_pool);
-        judge(entry, &sight, &in_pool);
+        const struct job_observation observation = observe(self, entry, index, &in_pool);
+        judge(entry, &observation, &in_pool);
         return 0;
     }
     size_t written = writes->batch.count;

@@ -128,13 +128,13 @@ static int ask_slurm(const struct pool_list *self, struct slurm_client *client, 
 
 static void judge(struct pool_entry *entry, const struct slurm_jobs *jobs, bool asked)
 {
-    const struct pool_observation sight = {.jobs = jobs,
-                                           .asked = asked,
-                                           .stopping = pool_is_stopping(entry->folder),
-                                           .end = entry->has_end ? &entry->end : NULL,
-                                           .usage = entry->usage,
-                                           .now_wall_ns = clock_wall_ns()};
-    pool_state_judge(&entry->pool, &sight, &entry->verdict);
+    const struct pool_observation observation = {.jobs = jobs,
+                                                 .asked = asked,
+                                                 .stopping = pool_is_stopping(entry->folder),
+                                                 .end = entry->has_end ? &entry->end : NULL,
+                                                 .usage = entry->usage,
+                                                 .now_wall_ns = clock_wall_ns()};
+    pool_state_judge(&entry->pool, &observation, &entry->verdict);
 }
 
 /* Cancels every job of the pool that Slurm lists. */

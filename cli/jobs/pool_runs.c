@@ -181,13 +181,13 @@ static void look_at_waiting(const char *folder, const struct slurm_jobs *jobs, s
     struct pool pool;
     struct pool_end end;
     struct pool_verdict verdict = {.state = POOL_UP};
-    struct pool_observation sight = {.jobs = jobs, .asked = true, .now_wall_ns = clock_wall_ns()};
+    struct pool_observation observation = {.jobs = jobs, .asked = true, .now_wall_ns = clock_wall_ns()};
     int rc = pool_read(folder, &pool, NULL);
     if (rc == 0 && jobs) {
-        sight.stopping = pool_is_stopping(folder);
-        sight.end = pool_read_end(folder, &end, NULL) == 0 ? &end : NULL;
-        if (pool_sum(&pool, folder, &sight.usage, NULL) == 0)
-            pool_state_judge(&pool, &sight, &verdict);
+        observation.stopping = pool_is_stopping(folder);
+        observation.end = pool_read_end(folder, &end, NULL) == 0 ? &end : NULL;
+        if (pool_sum(&pool, folder, &observation.usage, NULL) == 0)
+            pool_state_judge(&pool, &observation, &verdict);
     }
     set_state(job, SLURM_PENDING);
     if (verdict.state == POOL_ENDED) {

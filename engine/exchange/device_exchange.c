@@ -22,13 +22,13 @@ struct queued {
 
 struct device_exchange {
     struct exchange base;
-    struct device_groups *talk;
+    struct device_groups *groups;
     uint64_t deadline_ns;
     struct device_comm **comms; /* of the share's groups */
     char *buffers;              /* on the device: one for each block in flight */
     uint64_t buffer_bytes;
     struct queued ring[EXCHANGE_WINDOW];
-    uint32_t first; /* the oldest of the open ones */
+    uint32_t first; /* the oldest open block */
 };
 
 static char *buffer_of(const struct device_exchange *self, size_t index)
@@ -41,7 +41,7 @@ static char *buffer_of(const struct device_exchange *self, size_t index)
 /* Copies the reader's parts into the buffer, one after another, from the state or from the transit buffer. */
 static int gather(struct device_exchange *self, size_t index, struct device_comm *comm, struct cb_err *err)
 {
-    const struct device_comm_ops *ops = self->talk->ops;
+    const struct device_comm_ops *ops = self->groups->ops;
     const struct share_block *block = exchange_block(&self->base.window, index);
     enum device_direction direction =
         exchange_in_transit(&self->base.window, block) ? HOST_TO_DEVICE : DEVICE_TO_DEVICE;
@@ -82,12 +82,12 @@ static int scatter_part(struct device_exchange *self, const struct share_part *p
         };
         self->base.copied += rows.row_bytes * rows.rows;
         if (count == BATCH) {
-            rc = self->talk->ops->copy(comm, DEVICE_TO_DEVICE, copies, count, err);
+            rc = self->groups->ops->copy(comm, DEVICE_TO_DEVICE, copies, count, err);
             count = 0;
         }
     }
     if (!rc && count > 0)
-        rc = self->talk->ops->copy(comm, DEVICE_TO_DEVICE, copies, count, err);
+        rc = self->groups->ops->copy(comm, DEVICE_TO_DEVICE, copies, count, err);
     return rc;
 }
 
@@ -109,7 +109,7 @@ static int scatter(struct device_exchange *self, size_t index, struct device_com
 
 static int queue_block(struct device_exchange *self, size_t index, struct cb_err *err)
 {
-    const struct device_comm_ops *ops = self->talk->ops;
+    const struct device_comm_ops *ops = self->groups->ops;
     const struct share_block *block = exchange_block(&self->base.window, index);
     struct device_comm *comm = self->comms[block->group];
     bool reads = exchange_is_reader(&self->base.window, block);
@@ -117,7 +117,7 @@ static int queue_block(struct device_exchange *self, size_t index, struct cb_err
     int rc = direct || !reads ? 0 : gather(self, index, comm, err);
     if (!rc)
         rc = ops->queue(comm, DEVICE_BROADCAST, bytes, bytes, block->bytes, block->reader, self->deadline_ns, err);
-    if (!rc && !direct && !(reads && !exchange_in_transit(&self->base.window, block))) /* else its state has it */
+    if (!rc && !direct && !(reads && !exchange_in_transit(&self->base.window, block))) /* else the state has it */
         rc = scatter(self, index, comm, err);
     struct queued *queued = &self->ring[(self->first + self->base.open) % EXCHANGE_WINDOW];
     queued->block = index;
@@ -146,7 +146,7 @@ static bool turn(struct exchange *base)
     while (!self->base.failed && self->base.open > 0 && done) {
         const struct queued *oldest = &self->ring[self->first];
         struct device_comm *comm = self->comms[exchange_block(&self->base.window, oldest->block)->group];
-        if (self->talk->ops->poll(comm, oldest->event, &done, &self->base.err)) {
+        if (self->groups->ops->poll(comm, oldest->event, &done, &self->base.err)) {
             exchange_fail(&self->base);
         } else if (done) {
             self->first = (self->first + 1) % EXCHANGE_WINDOW;
@@ -190,8 +190,8 @@ static int allocate(struct device_exchange *self, struct cb_err *err)
     if (rc)
         return cb_context(err, "what is in transit in a load");
     self->base.window.transit = self->base.window.setup.pinned->memory;
-    rc = device_groups_reserve(self->talk, self->buffer_bytes * EXCHANGE_WINDOW, err);
-    self->buffers = self->talk->memory;
+    rc = device_groups_reserve(self->groups, self->buffer_bytes * EXCHANGE_WINDOW, err);
+    self->buffers = self->groups->memory;
     return rc;
 }
 
@@ -204,7 +204,7 @@ static int join_group(struct device_exchange *self, uint32_t index, struct cb_er
         return alloc_fail(err, "for a group of %" PRIu32 " ranks", count);
     for (uint32_t i = 0; i < count; i++)
         ranks[i] = exchange_rank_of(&self->base.window, group, i);
-    int rc = device_groups_join(self->talk, self->base.window.setup.comm, ranks, count, group->mine,
+    int rc = device_groups_join(self->groups, self->base.window.setup.comm, ranks, count, group->mine,
                                 group->code * EXCHANGE_TAGS_A_CODE, self->deadline_ns, &self->comms[index], err);
     free(ranks);
     return rc;
@@ -232,7 +232,7 @@ static int join_groups(struct device_exchange *self, struct cb_err *err)
 static void abandon(struct exchange *self)
 {
     self->failed = true;
-    device_groups_abort(((struct device_exchange *)self)->talk);
+    device_groups_abort(((struct device_exchange *)self)->groups);
 }
 
 static void release(struct exchange *self)
@@ -257,7 +257,7 @@ int device_exchange_new(const struct device_exchange_setup *setup, struct exchan
     if (!self)
         return alloc_fail(err, "to exchange a load");
     self->base.ops = &ops;
-    self->talk = setup->talk;
+    self->groups = setup->groups;
     self->deadline_ns = setup->deadline_ns;
     int rc = exchange_window_init(&self->base.window, &setup->load, false, err);
     if (!rc)

@@ -36,8 +36,8 @@ struct exchange_targets {
 int exchange_new(const struct exchange_setup *setup, struct exchange **exchange, struct cb_err *err) CB_MUST_CHECK;
 
 struct device_exchange_setup {
-    struct exchange_setup load; /* the state is on the device of `talk` */
-    struct device_groups *talk;
+    struct exchange_setup load; /* the state is on the device of `groups` */
+    struct device_groups *groups;
     uint64_t deadline_ns;
 };
 /* An exchange from device to device. Joins those groups of the share that have no communicator yet; collective among all

@@ -17,10 +17,10 @@ struct slot {
     enum phase phase;
     char *buffer;                  /* for blocks that are not one contiguous range */
     struct comm_message *messages; /* for the reader one of each class; other ranks use the first */
-    bool *under_way;
+    bool *in_flight;
     uint32_t message_count;
     uint64_t bytes; /* of the message received */
-    bool copying;   /* from here to the device, until: */
+    bool copying;   /* to the device, until `event` is done */
     uint64_t event;
 };
 
@@ -30,10 +30,10 @@ struct message_exchange {
     struct slot slots[EXCHANGE_WINDOW];
     char *buffers;
     struct comm_message *messages;
-    bool *under_way;
+    bool *in_flight;
 };
 
-/* What the ranks of a class need of a block. */
+/* Bytes of a block that the ranks of a class need. */
 static uint64_t class_bytes(const struct message_exchange *self, const struct share_block *block, uint32_t class_index)
 {
     uint64_t bytes = 0;
@@ -62,7 +62,7 @@ static void place(struct message_exchange *self, struct slot *slot, const struct
         exchange_fail(&self->base);
 }
 
-/* After the last of a block's copies. */
+/* Call after the last copy of a block. */
 static void end_placing(struct message_exchange *self, struct slot *slot)
 {
     if (slot->copying && !self->base.failed && self->device->ops->record(self->device, &slot->event, &self->base.err))
@@ -156,7 +156,7 @@ static void send_to(struct message_exchange *self, struct slot *slot, uint32_t m
                   &slot->messages[slot->message_count], &self->base.err))
         exchange_fail(&self->base);
     else
-        slot->under_way[slot->message_count++] = true;
+        slot->in_flight[slot->message_count++] = true;
 }
 
 /* The rank after `replica` in its class, counted from the reader; false after the last rank. */
@@ -208,7 +208,7 @@ static void start_receiving(struct message_exchange *self, struct slot *slot)
         exchange_fail(&self->base);
         return;
     }
-    slot->under_way[0] = true;
+    slot->in_flight[0] = true;
     slot->message_count = 1;
 }
 
@@ -246,10 +246,10 @@ static bool messages_done(struct message_exchange *self, struct slot *slot)
     bool all = true;
     for (uint32_t i = 0; i < slot->message_count && !self->base.failed; i++) {
         bool done = true;
-        if (slot->under_way[i] &&
+        if (slot->in_flight[i] &&
             comm_message_test(self->base.window.setup.comm, &slot->messages[i], &done, &self->base.err))
             exchange_fail(&self->base);
-        slot->under_way[i] = slot->under_way[i] && !done;
+        slot->in_flight[i] = slot->in_flight[i] && !done;
         all = all && done;
     }
     return all && !self->base.failed;
@@ -287,7 +287,7 @@ static void step(struct message_exchange *self, struct slot *slot, bool *moved)
     self->base.open--;
 }
 
-/* A slow block does not delay later ones, until tags repeat. */
+/* A slow block delays only later blocks that would reuse its tag. */
 static bool may_open(const struct message_exchange *self)
 {
     bool may = self->base.window.next < self->base.window.end;
@@ -327,7 +327,7 @@ static bool is_travelling(const struct exchange *base)
 static size_t oldest_block(const struct exchange *base)
 {
     const struct message_exchange *self = (const struct message_exchange *)base;
-    size_t oldest = EXCHANGE_NO_BLOCK; /* the largest of them */
+    size_t oldest = EXCHANGE_NO_BLOCK; /* larger than any index */
     for (uint32_t i = 0; i < EXCHANGE_WINDOW; i++)
         oldest = self->slots[i].block < oldest ? self->slots[i].block : oldest;
     return oldest;
@@ -374,14 +374,14 @@ static int allocate(struct message_exchange *self, struct cb_err *err)
     if (rc)
         return rc;
     self->messages = calloc((size_t)messages * EXCHANGE_WINDOW, sizeof *self->messages);
-    self->under_way = calloc((size_t)messages * EXCHANGE_WINDOW, sizeof *self->under_way);
-    if (!self->messages || !self->under_way)
+    self->in_flight = calloc((size_t)messages * EXCHANGE_WINDOW, sizeof *self->in_flight);
+    if (!self->messages || !self->in_flight)
         return alloc_fail(err, "for the messages of a load");
     for (size_t i = 0; i < EXCHANGE_WINDOW; i++) {
         self->slots[i].block = EXCHANGE_NO_BLOCK;
         self->slots[i].buffer = self->buffers ? self->buffers + i * buffer_bytes : NULL;
         self->slots[i].messages = self->messages + i * messages;
-        self->slots[i].under_way = self->under_way + i * messages;
+        self->slots[i].in_flight = self->in_flight + i * messages;
     }
     return 0;
 }
@@ -403,7 +403,7 @@ static void release(struct exchange *base)
     }
     if (!base->failed) {
         free(self->messages);
-        free(self->under_way);
+        free(self->in_flight);
     }
 }
 

@@ -83,13 +83,13 @@ void child_activity_look(struct child_activity *self, pid_t pid, struct status_p
 {
     pid_t processes[MAX_PROCESSES] = {pid};
     struct seen seen = {0};
-    if (now_ns - self->looked_ns < LOOK_EVERY_NS)
+    if (now_ns - self->checked_ns < LOOK_EVERY_NS)
         return;
     size_t count = 1 + procfs_descendants(pid, processes + 1, MAX_PROCESSES - 1);
     for (size_t i = 0; i < count; i++)
         add_process(&seen, processes[i]);
-    bool first = self->looked_ns == 0, moved = seen.moved != self->moved;
-    self->looked_ns = now_ns;
+    bool first = self->checked_ns == 0, moved = seen.moved != self->moved;
+    self->checked_ns = now_ns;
     self->moved = seen.moved;
     bool active = computes(self, seen.cpu_ticks, now_ns) || moved || first;
     enum rank_state state = seen.syncs ? STATE_FSYNC : active ? STATE_OTHER : STATE_WAIT;

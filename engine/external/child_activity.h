@@ -9,7 +9,7 @@
 
 /* Starts as zeros. */
 struct child_activity {
-    uint64_t looked_ns;     /* monotonic time of the last check; 0 before the first */
+    uint64_t checked_ns;    /* monotonic time of the last check; 0 before the first */
     uint64_t moved;         /* bytes of read and write calls up to then, without sockets */
     uint64_t cpu_ticks;     /* CPU time up to then */
     uint64_t cpu_marked_ns; /* when cpu_marked_ticks was read: CPU time is compared over several checks */

@@ -39,7 +39,7 @@ struct known_state {
 struct async_save {
     int ended_fd; /* a memory file of 8 bytes in which the Python process counts finished saves */
     uint64_t begun;
-    bool under_way; /* not yet waited for */
+    bool in_flight; /* not yet waited for */
     struct sample *sample;
     struct timeline timeline; /* until the stall's end */
     bool durable;
@@ -314,11 +314,11 @@ static void collect(struct torch_engine *self, uint64_t deadline_ns)
     struct sample *sample = async->sample;
     struct json_writer writer;
     struct torch_answer answer;
-    if (!async->under_way)
+    if (!async->in_flight)
         return;
     torch_adapter_begin(&self->adapter, &writer, "wait");
     int rc = torch_adapter_ask(&self->adapter, &writer, deadline_ns, &answer, &async->failure);
-    async->under_way = false;
+    async->in_flight = false;
     if (rc) {
         cb_context(&async->failure, "saving %s behind, rank %u", async->path, comm_rank(self->setup.comm));
         sample->flags |= SAMPLE_FAILED;
@@ -355,7 +355,7 @@ static uint32_t torch_under_way(struct engine *engine)
 {
     struct torch_engine *self = (struct torch_engine *)engine;
     uint64_t ended = 0;
-    if (!self->async.under_way)
+    if (!self->async.in_flight)
         return 0;
     if (pread(self->async.ended_fd, &ended, sizeof ended, 0) != (ssize_t)sizeof ended || ended < self->async.begun)
         return 1;
@@ -392,7 +392,7 @@ static int save_async(struct torch_engine *self, const char *path, struct state 
         return rc;
     sample->values[METRIC_STALL_WAIT_S] = waited_s;
     sample->values[METRIC_STALL_S] = stall_s;
-    async->under_way = true;
+    async->in_flight = true;
     async->begun++;
     async->sample = sample;
     async->timeline = operation.timeline;

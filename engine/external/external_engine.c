@@ -65,7 +65,7 @@ int external_end(struct external_operation *self, int code, struct cb_err *err)
     timeline_own_done(&self->timeline);
     timeline_enter(&self->timeline, STATE_WAIT);
     if (!code && self->sample->op == OP_SAVE && comm_rank(self->setup->comm) == 0)
-        code = check_owner(self->setup, err); /* the other process has committed: can be reported, but not prevented */
+        code = check_owner(self->setup, err); /* too late to prevent: the other process has committed */
     int rc = agree(self->setup->comm, code, self->options->deadline_ns, err);
     timeline_stop(&self->timeline);
     timeline_fill(&self->timeline, self->sample);

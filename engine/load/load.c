@@ -25,7 +25,7 @@ void native_load_free(struct native_load *self)
     io_schedule_release(&self->io.schedule);
     buf_release(&self->metadata);
     buf_release(&self->complete.frame);
-    device_groups_release(&self->sharing.talk);
+    device_groups_release(&self->sharing.groups);
     pinned_release(&self->sharing.transit);
     pinned_release(&self->io.bounce);
     free(self);
@@ -55,7 +55,7 @@ static int load_new(const struct native_engine *engine, struct native_load **loa
     limits.gap = self->plan.gap_bytes < limits.alignment ? limits.alignment : self->plan.gap_bytes;
     limits.whole_frames = true;
     io_schedule_init(&self->io.schedule, &limits);
-    device_groups_init(&self->sharing.talk, engine->setup.device_comm, engine->setup.device);
+    device_groups_init(&self->sharing.groups, engine->setup.device_comm, engine->setup.device);
     buf_init(&self->metadata, METADATA_MAX_BYTES);
     buf_init(&self->complete.frame, FRAME_MAX_BYTES);
     *load = self;

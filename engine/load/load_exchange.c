@@ -9,7 +9,7 @@
 void native_load_end_exchange(struct native_load *self, bool failed)
 {
     if (failed) /* on all ranks, because one of them has given up */
-        device_groups_abort(&self->sharing.talk);
+        device_groups_abort(&self->sharing.groups);
     exchange_free(self->complete.exchange);
     load_share_free(self->sharing.share);
     self->complete.exchange = NULL;
@@ -22,7 +22,7 @@ void native_load_end_exchange(struct native_load *self, bool failed)
 static bool talks(const struct native_load *self)
 {
     const struct state *state = self->operation->state;
-    return self->sharing.talk.ops && state->device && state->device == self->sharing.talk.device &&
+    return self->sharing.groups.ops && state->device && state->device == self->sharing.groups.device &&
            !self->sharing.shares_device;
 }
 
@@ -74,7 +74,7 @@ static int make_exchange(struct native_load *self, struct cb_err *err)
 
 static int make_device_exchange(struct native_load *self, struct cb_err *err)
 {
-    struct device_exchange_setup setup = {.talk = &self->sharing.talk,
+    struct device_exchange_setup setup = {.groups = &self->sharing.groups,
                                           .deadline_ns = self->operation->options->deadline_ns};
     int rc = set_up(self, false, &setup.load, err);
     return rc ? rc : device_exchange_new(&setup, &self->complete.exchange, err);

@@ -96,7 +96,7 @@ struct load_completion {
 struct load_sharing {
     struct load_share *share;
     struct pinned transit; /* reused buffer */
-    struct device_groups talk;
+    struct device_groups groups;
     bool shares_device; /* two ranks share a device, so ranks exchange through host memory */
     bool told_path;     /* the status page reports how ranks exchange */
 };

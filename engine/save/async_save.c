@@ -273,7 +273,7 @@ static struct native_job *begin_job(struct async_save *self, struct native_opera
     job->stage_failed = job->gave_up = false;
     job->rounds_staged = job->rounds_written = 0;
     while (sem_trywait(&job->staged_more) == 0 || sem_trywait(&job->written_more) == 0)
-        ; /* unused posts */
+        ; /* drop unused posts */
     timeline_start_async(&job->operation.timeline, &job->front, STATE_WAIT);
     return job;
 }

@@ -232,7 +232,7 @@ int bounce_ring_drain(struct bounce_ring *self, uint64_t deadline_ns, struct cb_
     uint64_t event = 0;
     if (!device)
         return 0;
-    rc = device->ops->record(device, &event, err); /* after everything that was queued before a failure, too */
+    rc = device->ops->record(device, &event, err); /* covers copies queued before a failure, too */
     if (!rc)
         rc = device->ops->wait(device, event, deadline_ns, err);
     while (!rc && self->copying_count > 0)

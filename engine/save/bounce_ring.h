@@ -8,7 +8,7 @@
 
 #include "engine/native.h"
 
-/* Prepares the engine's bounce ring for `requests` requests of at most `slot_bytes`. Nothing may be under way. */
+/* Prepares the engine's bounce ring for `requests` requests of at most `slot_bytes`. No slot may be in use. */
 int bounce_ring_reserve(struct native_engine *engine, struct device *device, uint64_t slot_bytes, size_t requests,
                         struct cb_err *err) CB_MUST_CHECK;
 void bounce_ring_free(struct bounce_ring *self);

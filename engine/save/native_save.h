@@ -66,8 +66,8 @@ struct native_save {
     struct plan_key key;
     struct plan *plan;           /* NULL before the first save, and if planning failed */
     const struct layout *layout; /* of the current state */
-    bool staged;                 /* the schedule uses staging areas and the back lane, */
-    bool bounces;                /* or the bounce ring; if neither, the state's own memory */
+    bool staged;                 /* the schedule uses staging areas and the back lane */
+    bool bounces;                /* the schedule uses the bounce ring; if neither, the state's memory */
     bool schedule_ready;
     struct io_schedule schedule;
     struct source *sources; /* of this rank's items */

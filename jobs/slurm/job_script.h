@@ -20,7 +20,7 @@ struct job_script {
     const char *log;           /* absolute: the job's own output, appended; for an array ".K" follows */
     const char *const *others; /* absolute: folders of runs that the job executes after this one; not for an array */
     size_t other_count;
-    uint64_t most_nodes;                 /* for those runs, if they need more or fewer; 0: as the experiment says */
+    uint64_t most_nodes;                 /* number of nodes; 0: the experiment's */
     size_t array_count;                  /* 0: a single job */
     const char *after;                   /* number of the job that must pass first; NULL: none */
     const char *node_list;               /* "n1,n2": nodes that must be included; NULL: any */

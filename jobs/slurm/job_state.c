@@ -196,7 +196,7 @@ static void judge_live(const struct job_record *record, const struct job_observa
     }
 }
 
-/* Slurm no longer lists the job, but an agent that still makes progress is running. */
+/* A job that Slurm no longer lists is lost, unless its agent still makes progress. */
 static void judge_gone(const struct job_record *record, const struct job_observation *observation,
                        struct job_verdict *verdict)
 {
@@ -233,7 +233,7 @@ static bool comes_back(const struct job_record *record, const struct job_observa
     case SLURM_IS_WAITING:
     case SLURM_IS_BOOTING:
         return true;
-    case SLURM_IS_RUNNING: /* a restart; if its number is unknown, a start after the seal, if the clocks agree */
+    case SLURM_IS_RUNNING: /* restarted: by its restarts if known, else by a start after the seal */
         return observation->slurm->has_details ? observation->slurm->restarts >= observation->folder->attempts
                                                : observation->slurm->start_s * NS_PER_S > manifest->ended_wall_ns;
     case SLURM_IS_ENDING:

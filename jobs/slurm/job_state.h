@@ -16,7 +16,7 @@
 #define JUDGE_GRACE_S 15     /* for a job that may return, and for a file system that shows files late */
 #define JUDGE_SEAL_S 5       /* from a job's end until its agent's seal must be visible */
 #define JUDGE_SILENCE_S 60   /* if Slurm no longer knows the job, an agent without progress for this long is gone */
-#define JUDGE_PATIENCE_S 600 /* the same for both, if accounting exists but does not respond */
+#define JUDGE_PATIENCE_S 600 /* instead of GRACE and SILENCE, if accounting exists but does not respond */
 
 /* The state of the run folder. */
 struct job_folder {

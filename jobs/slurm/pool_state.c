@@ -90,7 +90,7 @@ const char *pool_state_name(enum pool_state state)
 struct jobs_of_pool {
     size_t waiting, booting, running, ending;
     const struct slurm_job *first; /* the job with the most informative state */
-    uint64_t restarts;             /* the largest number of nodes of any job */
+    uint64_t restarts;             /* the largest number of restarts of any job */
 };
 
 static void count_jobs(const struct pool *pool, const struct slurm_jobs *jobs, struct jobs_of_pool *found)

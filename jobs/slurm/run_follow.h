@@ -23,7 +23,7 @@ int job_folder_seal(const char *run_folder, const char *run, const struct job_fo
 int job_folder_seal_earlier(const char *run_folder, const char *run, const struct job_folder *folder,
                             struct cb_err *err) CB_MUST_CHECK;
 
-/* The job's own log, and an array's links: RUN_FOLDER/job.log, RUN_FOLDER/array. */
+/* Names in RUN_FOLDER: the job's log, its script, an array's links. */
 #define JOB_LOG "job.log"
 #define JOB_SCRIPT "job.sbatch"
 #define JOB_ALLOCATION "job.salloc" /* the log of a run that is led from the submitting machine */

@@ -13,7 +13,7 @@ int ssh_files_stat(struct transport *transport, const char *path, struct transpo
 int ssh_files_read(struct transport *transport, const char *path, uint64_t offset, size_t max_bytes, struct buf *out,
                    struct cb_err *err) CB_MUST_CHECK;
 
-/* Lists a remote folder: names without "." and "..", each checked to contain no path. */
+/* An entry of a remote folder: never "." or "..", and checked to contain no path. */
 struct ssh_entry {
     char *name; /* owned */
     bool is_folder, is_file;

@@ -148,7 +148,7 @@ static int feed(struct run *self)
     if (sent == LIBSSH2_ERROR_EAGAIN || sent == 0)
         return 0;
     if (sent == LIBSSH2_ERROR_CHANNEL_CLOSED || sent == LIBSSH2_ERROR_CHANNEL_EOF_SENT) {
-        self->eof_sent = true; /* it no longer reads, but its output still counts */
+        self->eof_sent = true; /* the command reads no more, but its output still counts */
         return 1;
     }
     self->sent += sent > 0 ? (size_t)sent : 0;
@@ -178,7 +178,7 @@ static bool is_too_much(const struct run *self)
            self->out.text.len > self->command->max_bytes + SSH_NOISE_MAX_BYTES;
 }
 
-/* Until both outputs have ended, or the channel has. */
+/* Sends and receives until both outputs, or the channel, have ended. */
 static int exchange(struct run *self, struct cb_err *err)
 {
     struct ssh_session *session = self->link->session;

@@ -126,7 +126,7 @@ int ssh_login_prefer_known(LIBSSH2_SESSION *handle, const struct ssh_host *host,
     return 0;
 }
 
-/* Says how a user can add the host to known_hosts. */
+/* Fails; the message explains how to add the host to known_hosts. */
 static int refuse_stranger(const struct ssh_host *host, bool direct, const struct verdict *verdict,
                            enum ssh_key_kind kind, const char *fingerprint, struct cb_err *err)
 {

@@ -19,7 +19,7 @@
 struct folder {
     struct lease *lease;            /* of rank 0, from folder_prepare; NULL on the others; owned */
     struct store *plain;            /* the same place without faults, buffered; owned */
-    const char *path;               /* the store below all faults; NULL: it keeps nothing */
+    const char *path;               /* the store without injected faults; NULL: it keeps no data */
     char suffix[FOLDER_NAME_BYTES]; /* of the run, or of the checkpoint that ops=load names */
     char run[FOLDER_NAME_BYTES];
     bool reads_only; /* ops=load: no checkpoint is claimed or removed */

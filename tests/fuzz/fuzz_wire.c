@@ -26,7 +26,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         struct wire_refused refused;
         struct wire_welcome welcome;
         struct wire_joined joined;
-        struct wire_sight sight;
+        struct wire_process process;
         struct wire_file file;
     } message;
     struct wire_span span;

@@ -53,14 +53,14 @@ static void greet(struct agent *agent, uint32_t index, struct buf *message)
 static void answer(struct agent *agent, uint32_t index, const void *bytes, size_t len, struct buf *message)
 {
     struct wire_joined joined = {.round_trip_ns = 1, .store_free_bytes = UINT64_MAX};
-    struct wire_sight sight = {.rank = index, .pid = 1, .state = 'R'};
+    struct wire_process process = {.rank = index, .pid = 1, .state = 'R'};
     switch (wire_kind_of(bytes, len)) {
     case WIRE_WELCOME:
         say(agent, message, WIRE_PING, &(struct wire_ping){clock_monotonic_ns()});
         break;
     case WIRE_PONG:
         say(agent, message, WIRE_JOINED, &joined);
-        say(agent, message, WIRE_SIGHT, &sight);
+        say(agent, message, WIRE_PROCESS, &process);
         break;
     case WIRE_FINISH:
         say(agent, message, WIRE_FINISHED, NULL);

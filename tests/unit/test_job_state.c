@@ -19,7 +19,7 @@ struct scene {
     struct job_record record;
     struct slurm_job slurm;
     struct job_folder folder;
-    struct job_observation sight;
+    struct job_observation observation;
     struct job_verdict verdict;
 };
 
@@ -34,14 +34,14 @@ static void set_scene(struct scene *self, const char *state, uint64_t since_s)
     strcpy(self->slurm.state_name, state);
     strcpy(self->slurm.nodes, "n[1-4]");
     self->slurm.state = slurm_state_find(state);
-    self->sight = (struct job_observation){
+    self->observation = (struct job_observation){
         .slurm = &self->slurm, .asked = true, .now_wall_ns = NOW_NS, .folder = &self->folder, .down_nodes = ""};
     job_record_observe(&self->record, &self->slurm, NOW_NS - since_s * NS_PER_S);
 }
 
 static void judge(struct scene *self)
 {
-    job_state_judge(&self->record, &self->sight, &self->verdict);
+    job_state_judge(&self->record, &self->observation, &self->verdict);
 }
 
 static void set_attempt(struct scene *self, uint64_t sign_age_s, const char *progress_state, const char *op)
@@ -137,10 +137,10 @@ static void test_a_lost_node_is_named_with_the_place(void **state)
     (void)state;
     set_scene(&scene, "NODE_FAIL", 1000);
     set_attempt(&scene, 30, "running", "save");
-    scene.sight.down_nodes = "n3";
+    scene.observation.down_nodes = "n3";
     judge(&scene);
     assert_string_equal(scene.verdict.note, "node n3 lost at save 2/5 (NODE_FAIL)");
-    scene.sight.down_nodes = "";
+    scene.observation.down_nodes = "";
     judge(&scene);
     assert_string_equal(scene.verdict.note, "a node of n[1-4] was lost at save 2/5 (NODE_FAIL)");
 }
@@ -162,11 +162,11 @@ static void test_what_may_be_requeued_is_not_final_before_the_grace_has_passed(v
     (void)state;
     set_scene(&scene, "PREEMPTED", 2);
     set_attempt(&scene, 2, "running", "save");
-    scene.sight.may_requeue = true;
+    scene.observation.may_requeue = true;
     judge(&scene);
     assert_int_equal(scene.verdict.state, JOB_PENDING);
     set_scene(&scene, "PREEMPTED", JUDGE_GRACE_S + 1);
-    scene.sight.may_requeue = true;
+    scene.observation.may_requeue = true;
     judge(&scene);
     assert_int_equal(scene.verdict.outcome, OUTCOME_PREEMPTED);
     assert_true(scene.verdict.seal);
@@ -178,12 +178,12 @@ static void test_a_sealed_attempt_of_a_job_in_the_queue_comes_back(void **state)
     (void)state;
     set_scene(&scene, "PENDING", 2);
     set_sealed(&scene, OUTCOME_PREEMPTED);
-    scene.sight.may_requeue = true;
+    scene.observation.may_requeue = true;
     judge(&scene);
     assert_int_equal(scene.verdict.state, JOB_PENDING);
     set_scene(&scene, "RUNNING", 2);
     set_sealed(&scene, OUTCOME_PREEMPTED);
-    scene.sight.may_requeue = true;
+    scene.observation.may_requeue = true;
     scene.slurm.start_s = NOW_NS / NS_PER_S - 1; /* the next attempt */
     judge(&scene);
     assert_int_equal(scene.verdict.state, JOB_RUNNING);
@@ -200,7 +200,7 @@ static void test_a_sealed_attempt_of_a_job_in_the_queue_comes_back(void **state)
     assert_int_equal(scene.verdict.state, JOB_FAILED);
     set_scene(&scene, "PENDING", 2);
     set_sealed(&scene, OUTCOME_PASS);
-    scene.sight.may_requeue = true;
+    scene.observation.may_requeue = true;
     judge(&scene);
     assert_int_equal(scene.verdict.state, JOB_DONE);
 }
@@ -211,7 +211,7 @@ static void test_a_job_that_slurm_forgot_is_lost_once_its_agent_is_silent(void *
     (void)state;
     set_scene(&scene, "RUNNING", 300);
     scene.record.state = JOB_RUNNING;
-    scene.sight.slurm = NULL;
+    scene.observation.slurm = NULL;
     set_attempt(&scene, 2, "running", "save");
     judge(&scene);
     assert_int_equal(scene.verdict.state, JOB_RUNNING); /* it moves: alive, whatever Slurm forgot */
@@ -230,8 +230,8 @@ static void test_where_accounting_is_silent_it_is_waited_for_a_while(void **stat
     (void)state;
     set_scene(&scene, "RUNNING", 300);
     scene.record.state = JOB_RUNNING;
-    scene.sight.slurm = NULL;
-    scene.sight.accounting_is_silent = true;
+    scene.observation.slurm = NULL;
+    scene.observation.accounting_is_silent = true;
     set_attempt(&scene, JUDGE_SILENCE_S + 1, "running", "save");
     judge(&scene);
     assert_int_equal(scene.verdict.state, JOB_RUNNING);
@@ -250,17 +250,17 @@ static void test_a_task_called_off_before_it_began_is_cancelled_at_once(void **s
     set_scene(&scene, "PENDING", 1);
     scene.record.state = JOB_PENDING;
     scene.record.cancel_asked = true;
-    scene.sight.slurm = NULL;
+    scene.observation.slurm = NULL;
     judge(&scene);
     assert_false(scene.verdict.seal); /* of a job of its own Slurm keeps the end: it is only late */
     scene.record.in_array = true;
     judge(&scene);
     assert_true(scene.verdict.seal);
     assert_int_equal(scene.verdict.outcome, OUTCOME_CANCELLED);
-    scene.sight.asked = false;
+    scene.observation.asked = false;
     judge(&scene);
     assert_false(scene.verdict.seal);
-    scene.sight.asked = true;
+    scene.observation.asked = true;
     scene.record.began_s = 1;
     judge(&scene);
     assert_false(scene.verdict.seal);
@@ -278,7 +278,7 @@ static void test_a_job_just_sent_is_not_lost_because_squeue_is_late(void **state
     scene.record.slurm_state[0] = '\0';
     scene.record.slurm_state_wall_ns = 0;
     scene.record.submitted_wall_ns = NOW_NS - NS_PER_S;
-    scene.sight.slurm = NULL;
+    scene.observation.slurm = NULL;
     judge(&scene);
     assert_int_equal(scene.verdict.state, JOB_SUBMITTED);
     assert_false(scene.verdict.seal);
@@ -290,8 +290,8 @@ static void test_without_an_answer_of_slurm_the_state_stands(void **state)
     (void)state;
     set_scene(&scene, "RUNNING", 1000);
     scene.record.state = JOB_RUNNING;
-    scene.sight.slurm = NULL;
-    scene.sight.asked = false;
+    scene.observation.slurm = NULL;
+    scene.observation.asked = false;
     judge(&scene);
     assert_int_equal(scene.verdict.state, JOB_RUNNING);
     assert_false(scene.verdict.seal);
@@ -306,7 +306,7 @@ static void test_intended_but_unanswered_is_submitted_and_never_lost(void **stat
     (void)state;
     set_scene(&scene, "PENDING", 0);
     scene.record.job[0] = '\0';
-    scene.sight.slurm = NULL;
+    scene.observation.slurm = NULL;
     scene.record.intent_wall_ns = NOW_NS - 10000 * NS_PER_S;
     judge(&scene);
     assert_int_equal(scene.verdict.state, JOB_SUBMITTED);

@@ -271,17 +271,17 @@ static void test_a_job_knows_how_long_its_nodes_took_to_boot(void **state)
     assert_false(pool_job_read_details("slurm_load_jobs error: Invalid job id", &share, &boot_s));
 }
 
-static struct pool_verdict judge(const struct pool *pool, struct pool_observation sight, enum slurm_state job_state,
-                                 uint64_t restarts)
+static struct pool_verdict judge(const struct pool *pool, struct pool_observation observation,
+                                 enum slurm_state job_state, uint64_t restarts)
 {
     struct slurm_job job = {.id = "4711", .state = job_state, .reason = "Resources", .restarts = restarts};
     struct slurm_jobs jobs = {.items = &job, .count = job_state == SLURM_UNKNOWN ? 0 : 1};
     struct pool_verdict verdict;
     snprintf(job.name, sizeof job.name, "%s", pool->id);
-    sight.jobs = &jobs;
-    sight.asked = true;
-    sight.now_wall_ns = sight.now_wall_ns ? sight.now_wall_ns : pool->created_wall_ns + 60 * NS_PER_S;
-    pool_state_judge(pool, &sight, &verdict);
+    observation.jobs = &jobs;
+    observation.asked = true;
+    observation.now_wall_ns = observation.now_wall_ns ? observation.now_wall_ns : pool->created_wall_ns + 60 * NS_PER_S;
+    pool_state_judge(pool, &observation, &verdict);
     return verdict;
 }
 

@@ -377,11 +377,11 @@ static void pages_orders_and_files_travel(void **state)
     join(self, 0, "n2", 0); /* ranks 3 and 4 */
     struct wire_span span = {.rank = 4, .offset = offsetof(struct status_page, pid), .bytes = {&pid, sizeof pid}};
     say(self, 0, WIRE_SPAN, &span);
-    struct wire_sight sight = {.rank = 4, .pid = pid, .state = 'D', .place = "io_schedule"};
-    say(self, 0, WIRE_SIGHT, &sight);
-    AWAIT(rendezvous_sight(self->head, 4)->state == 'D');
+    struct wire_process process = {.rank = 4, .pid = pid, .state = 'D', .place = "io_schedule"};
+    say(self, 0, WIRE_PROCESS, &process);
+    AWAIT(rendezvous_process(self->head, 4)->state == 'D');
     assert_int_equal(atomic_load(&self->page[4]->pid), 4711);
-    assert_null(rendezvous_sight(self->head, 0)); /* the head's own */
+    assert_null(rendezvous_process(self->head, 0)); /* the head's own */
     struct wire_file file = {.name = "host.json", .content = {"{}", 2}};
     say(self, 0, WIRE_FILE, &file);
     AWAIT(*self->file);

@@ -74,11 +74,11 @@ static void messages_read_back_and_nothing_else_does(void **state)
     assert_memory_equal(&joined, &joined_back, sizeof joined);
     EXPECT_EXACT(out, wire_read(message, len, WIRE_JOINED, &joined_back, NULL));
 
-    struct wire_sight sight = {.rank = 4, .pid = 77, .state = 'D', .place = "io_schedule"}, sight_back;
-    wire_write(&out, WIRE_SIGHT, &sight);
-    assert_int_equal(wire_read(out.data, out.len, WIRE_SIGHT, &sight_back, NULL), 0);
-    assert_memory_equal(&sight, &sight_back, sizeof sight);
-    EXPECT_EXACT(out, wire_read(message, len, WIRE_SIGHT, &sight_back, NULL));
+    struct wire_process process = {.rank = 4, .pid = 77, .state = 'D', .place = "io_schedule"}, process_back;
+    wire_write(&out, WIRE_PROCESS, &process);
+    assert_int_equal(wire_read(out.data, out.len, WIRE_PROCESS, &process_back, NULL), 0);
+    assert_memory_equal(&process, &process_back, sizeof process);
+    EXPECT_EXACT(out, wire_read(message, len, WIRE_PROCESS, &process_back, NULL));
 
     struct wire_span span = {.rank = 9, .offset = 1 << 20, .bytes = {"abc", 3}}, span_back;
     wire_write(&out, WIRE_SPAN, &span);
