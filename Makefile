@@ -23,6 +23,7 @@ SSH2      := $(call have,libssh2)
 ZLIB      := $(call have,zlib)
 PMIX      := $(call have,pmix)
 MPICC     := $(shell command -v mpicc 2>/dev/null)
+MPI       := $(if $(shell $(if $(MPICC),$(MPICC),false) --showme:version 2>/dev/null),openmpi,mpich)
 
 IDENTITY := -DCKPTBENCH_VERSION='"$(VERSION)"' -DCKPTBENCH_COMMIT='"$(COMMIT)"' -DCKPTBENCH_PREFIX='"$(PREFIX)"'
 CPPFLAGS += -I. -D_GNU_SOURCE \
@@ -40,9 +41,9 @@ LIBS_db    := -lsqlite3
 LIBS_agent := $(if $(HWLOC),-lhwloc)
 LIBS_jobs  := $(if $(SSH2),-lssh2)
 LIBS_worker = $(if $(ZLIB),-lz) -ldl $(MPI_LIBS)
-MPI_CFLAGS := $(if $(MPICC),$(shell mpicc --showme:compile 2>/dev/null || mpicc -compile-info 2>/dev/null | cut -d' ' -f2-))
+MPI_CFLAGS := $(if $(MPICC),$(shell $(MPICC) --showme:compile 2>/dev/null || $(MPICC) -compile-info 2>/dev/null | cut -d' ' -f2-))
 PMIX_CFLAGS := $(if $(PMIX),-DHAVE_PMIX $(patsubst -I%,-isystem %,$(shell pkg-config --cflags-only-I pmix)))
-MPI_LIBS   := $(if $(MPICC),$(shell mpicc --showme:link 2>/dev/null || mpicc -link-info 2>/dev/null | cut -d' ' -f2-))
+MPI_LIBS   := $(if $(MPICC),$(shell $(MPICC) --showme:link 2>/dev/null || $(MPICC) -link-info 2>/dev/null | cut -d' ' -f2-))
 
 ROOMS    := core run store ckpt setup db jobs comm engine suite train worker agent cli
 sources   = $(sort $(wildcard $(1)/*.c $(1)/*/*.c))
@@ -76,6 +77,9 @@ $(BUILD)/core/version.o: CPPFLAGS += $(IDENTITY)
 $(BUILD)/core/version.o: $(BUILD)/identity
 $(BUILD)/lint/core/version.tidy: CPPFLAGS += $(IDENTITY)
 build/fuzz/%: CPPFLAGS += $(IDENTITY)
+$(BUILD)/agent/attempt/mpi_launcher.o $(BUILD)/lint/agent/attempt/mpi_launcher.tidy build/fuzz/agent/attempt/mpi_launcher.o: CPPFLAGS += -DCKPTBENCH_MPI='"$(MPI)"'
+# gcc takes MPICH's MPI_STATUSES_IGNORE, which is the address 1, for an array that is too short.
+$(BUILD)/comm/comm_measure.o: CFLAGS += $(if $(filter mpich,$(MPI)),-Wno-stringop-overflow)
 $(BUILD)/comm/comm_mpi.o $(BUILD)/comm/comm_measure.o: CPPFLAGS += $(MPI_CFLAGS)
 $(BUILD)/comm/comm_fence.o $(BUILD)/lint/comm/comm_fence.tidy build/fuzz/comm/comm_fence.o \
 $(BUILD)/cli/doctor/libraries.o: CPPFLAGS += $(PMIX_CFLAGS)

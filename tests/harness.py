@@ -1,4 +1,5 @@
 """Where the programs under test are, and how a test calls the controller."""
+import functools
 import os
 import re
 import subprocess
@@ -7,6 +8,19 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = Path(os.environ.get("CKPTBENCH_BUILD", ROOT / "build")).resolve()
 PROGRAM = str(BUILD / "ckptbench")
+
+
+@functools.cache
+def is_mpich():
+    """Whether the programs under test are built for MPICH; a stage of the long tier puts its mpirun first in PATH."""
+    return "libmpich" in subprocess.run(["ldd", BUILD / "ckptbench-worker"], capture_output=True, text=True, check=True).stdout
+
+
+def mpirun():
+    """The start of a command line that runs `-n RANKS PROGRAM…` here, on fewer cores than ranks and as root."""
+    if is_mpich():
+        return ["mpirun"]
+    return ["mpirun", "--oversubscribe", "--bind-to", "none", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
 
 
 def environment(place, **more):

@@ -1,6 +1,4 @@
-/* Launchers for several nodes: their flags and files.
- *
- * The site chooses the MPI transport between nodes: nothing here restricts it. */
+/* Launchers for several nodes: their flags and files. */
 #include "agent/attempt/launch_nodes.h"
 
 #include <errno.h>
@@ -8,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "agent/attempt/mpi_launcher.h"
 #include "core/alloc.h"
 #include "core/child.h"
 #include "core/path.h"
@@ -53,11 +52,11 @@ static int write_hosts(const struct attempt *attempt, bool slots, const char *pa
             for (uint32_t rank = first; rank < end; rank++)
                 buf_printf(&text, "%s\n", nodes->name[node]);
         else if (nodes->slurm)
-            buf_printf(&text, "%s slots=%u\n", nodes->name[node], end - first);
+            buf_printf(&text, "%s%s%u\n", nodes->name[node], mpi_launcher()->slots, end - first);
         else if (nodes->own == (int64_t)node)
-            buf_printf(&text, "%s slots=%u\n", own, end - first);
+            buf_printf(&text, "%s%s%u\n", own, mpi_launcher()->slots, end - first);
         else
-            buf_printf(&text, MPI_NODE_PREFIX "%u slots=%u\n", node, end - first);
+            buf_printf(&text, MPI_NODE_PREFIX "%u%s%u\n", node, mpi_launcher()->slots, end - first);
     }
     int rc = buf_check(&text, "the list of hosts", err);
     if (!rc)
@@ -72,9 +71,9 @@ void command_line_add(struct command_line *self, const char *const *words)
         self->words[self->count++] = *words;
 }
 
-/* Appends the launcher's words, then the rank's arguments. */
+/* Starts the launcher's words, then the rank's arguments. */
 static int start_ranks(struct attempt *attempt, const char *const *launcher, const struct worker *worker,
-                       const char *const *environment, int log_fd, struct cb_err *err)
+                       const struct mpi_variables *variables, int log_fd, struct cb_err *err)
 {
     char number[16], nodes[16];
     struct command_line line = {0};
@@ -86,22 +85,24 @@ static int start_ranks(struct attempt *attempt, const char *const *launcher, con
     command_line_add(&line, launcher);
     command_line_add(&line, worker->words);
     command_line_add(&line, told);
-    const struct child_options options = {
-        .argv = line.words, .environment = environment, .stdin_fd = -1, .stdout_fd = log_fd, .stderr_fd = log_fd};
+    const struct child_options options = {.argv = line.words,
+                                          .environment = (const char *const *)variables->text,
+                                          .stdin_fd = -1,
+                                          .stdout_fd = log_fd,
+                                          .stderr_fd = log_fd};
     return child_start(&attempt->launcher, &options, err);
 }
 
 static int start_srun(struct attempt *attempt, const struct worker *worker, const char *hosts, int log_fd,
                       struct cb_err *err)
 {
-    char ranks[16], file[PATH_MAX + 32];
+    char ranks[16], type[32];
+    struct mpi_variables variables = {.hosts = hosts};
     snprintf(ranks, sizeof ranks, "%u", attempt->ranks);
-    snprintf(file, sizeof file, "SLURM_HOSTFILE=%s", hosts);
-    const char *const environment[] = {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-                                       "OMPI_MCA_btl_base_warn_component_unused=0", file, NULL};
+    snprintf(type, sizeof type, "--mpi=%s", mpi_launcher()->srun_type);
     /* --mem=0 and --overcommit: the steps of agents and of ranks share the job's resources. */
     const char *const words[] = {"srun",
-                                 "--mpi=pmix",
+                                 type,
                                  "--overlap",
                                  "--overcommit",
                                  "--kill-on-bad-exit=1",
@@ -112,39 +113,37 @@ static int start_srun(struct attempt *attempt, const struct worker *worker, cons
                                  "--ntasks",
                                  ranks,
                                  NULL};
-    return start_ranks(attempt, words, worker, environment, log_fd, err);
+    int rc = mpi_variables_add(&variables, mpi_launcher()->always, err);
+    if (!rc)
+        rc = mpi_variables_add(&variables, (const char *const[]){"SLURM_HOSTFILE={hosts}", NULL}, err);
+    if (!rc)
+        rc = start_ranks(attempt, words, worker, &variables, log_fd, err);
+    mpi_variables_free(&variables);
+    return rc;
 }
 
 static int start_mpirun(struct attempt *attempt, const struct worker *worker, const char *hosts, int log_fd,
                         struct cb_err *err)
 {
-    char ranks[16], own[PATH_MAX];
+    const struct mpi_launcher *mpi = mpi_launcher();
     const char *list = experiment_text(attempt->experiment, OPT_HOSTS);
-    char shell[2 * PATH_MAX], prte_shell[2 * PATH_MAX];
+    char ranks[16], own[PATH_MAX];
+    struct mpi_variables variables = {.agent = own, .hosts = list};
+    struct command_line line = {0};
     snprintf(ranks, sizeof ranks, "%u", attempt->ranks);
     if (!process_own_path(own))
         return cb_fail_errno(err, errno, "finding this program's own path");
-    snprintf(shell, sizeof shell, "OMPI_MCA_plm_rsh_agent=%s shell %s", own, list);
-    snprintf(prte_shell, sizeof prte_shell, "PRTE_MCA_plm_ssh_agent=%s shell %s", own, list);
-    const char *const environment[] = {
-        "OMPI_ALLOW_RUN_AS_ROOT=1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-        "PRTE_ALLOW_RUN_AS_ROOT=1",
-        "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-        "OMPI_MCA_rmaps_base_mapping_policy=slot:oversubscribe",
-        "PRTE_MCA_rmaps_default_mapping_policy=slot:oversubscribe",
-        "OMPI_MCA_hwloc_base_binding_policy=none",
-        "PRTE_MCA_hwloc_default_binding_policy=none",
-        "OMPI_MCA_btl_base_warn_component_unused=0",
-        "OMPI_MCA_orte_tag_output=1",
-        "OMPI_MCA_plm_rsh_no_tree_spawn=1", /* only our ssh wrapper can resolve these names */
-        "PRTE_MCA_plm_ssh_no_tree_spawn=1",
-        "SLURM_OVERLAP=1", /* the step of mpirun's daemons shares the nodes with the agents' step */
-        *list ? shell : "SLURM_MPI_TYPE=none",
-        *list ? prte_shell : NULL,
-        NULL};
-    const char *const words[] = {"mpirun", "--hostfile", hosts, "-n", ranks, NULL};
-    return start_ranks(attempt, words, worker, environment, log_fd, err);
+    command_line_add(&line, mpi->words);
+    command_line_add(&line, (const char *const[]){mpi->hosts_flag, hosts, "-n", ranks, NULL});
+    int rc = mpi_variables_add(&variables, mpi->always, err);
+    if (!rc)
+        rc = mpi_variables_add(&variables, mpi->nodes, err);
+    if (!rc)
+        rc = mpi_variables_add(&variables, *list ? mpi->through_ssh : mpi->through_srun, err);
+    if (!rc)
+        rc = start_ranks(attempt, line.words, worker, &variables, log_fd, err);
+    mpi_variables_free(&variables);
+    return rc;
 }
 
 int launch_across_nodes(struct attempt *attempt, const struct worker *worker, int log_fd, struct cb_err *err)

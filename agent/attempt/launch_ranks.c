@@ -1,7 +1,4 @@
-/* Launches ranks with mpirun, or one rank without a launcher, and ends them.
- *
- * Settings for mpirun go through the environment, since the names of its flags differ between MPIs while unknown
- * variables are harmless. */
+/* Launches ranks with mpirun, or one rank without a launcher, and ends them. */
 #include "agent/attempt/launch_ranks.h"
 
 #include <errno.h>
@@ -15,6 +12,7 @@
 #include <unistd.h>
 
 #include "agent/attempt/launch_nodes.h"
+#include "agent/attempt/mpi_launcher.h"
 #include "agent/attempt/node_peers.h"
 #include "core/clock.h"
 #include "core/path.h"
@@ -75,15 +73,15 @@ static void end_question(struct attempt *attempt)
     attempt->mpi_list = (struct child){0};
 }
 
-/* srun can start ranks only with its PMIx plugin; without it, mpirun lets srun start its daemons. */
-static bool slurm_has_pmix(struct attempt *attempt)
+/* srun can start ranks only with the plugin that their MPI needs; without it, mpirun lets srun start its daemons. */
+static bool srun_has_plugin(struct attempt *attempt)
 {
     char text[4096] = "";
     if (attempt->mpi_list.pid == 0)
         return false;
     bool ended = child_wait(&attempt->mpi_list, clock_monotonic_ns() + TOOL_TIMEOUT_NS, NULL) == 0;
     ssize_t len = ended ? pread(attempt->mpi_list_fd, text, sizeof text - 1, 0) : 0;
-    bool found = len > 0 && attempt->mpi_list.status == 0 && strstr(text, "pmix");
+    bool found = len > 0 && attempt->mpi_list.status == 0 && strstr(text, mpi_launcher()->srun_type);
     end_question(attempt);
     return found;
 }
@@ -96,12 +94,12 @@ static int choose_launcher(struct attempt *attempt, struct cb_err *err)
     if (experiment_is(experiment, OPT_LAUNCHER, "none") && attempt->ranks > 1)
         return cb_fail(err, CB_ERR_USAGE, "launcher=none starts one rank, not %u: use launcher=mpirun", attempt->ranks);
     if (may_use_srun(attempt)) {
-        bool pmix = slurm_has_pmix(attempt);
-        if (wants_srun && !pmix)
+        bool has_plugin = srun_has_plugin(attempt);
+        if (wants_srun && !has_plugin)
             return cb_fail(err, CB_ERR_UNSUPPORTED,
-                           "launcher=srun: this Slurm has no PMIx (srun --mpi=list); use "
-                           "launcher=mpirun");
-        attempt->launcher_name = pmix ? "srun" : "mpirun";
+                           "launcher=srun: this Slurm has no %s, which %s needs (srun --mpi=list); use launcher=mpirun",
+                           mpi_launcher()->srun_type, mpi_launcher()->name);
+        attempt->launcher_name = has_plugin ? "srun" : "mpirun";
     } else if (attempt->peers || attempt->ranks > 1 || experiment_is(experiment, OPT_LAUNCHER, "mpirun")) {
         attempt->launcher_name = "mpirun";
     }
@@ -111,54 +109,39 @@ static int choose_launcher(struct attempt *attempt, struct cb_err *err)
 
 static int start_here(struct attempt *attempt, const struct worker *worker, int log_fd, struct cb_err *err)
 {
-    char number[16], ranks[16], backing[256], base[256], prte_base[256];
+    const struct mpi_launcher *mpi = mpi_launcher();
+    char number[16], ranks[16];
+    struct mpi_variables variables = {.folder = attempt->pages.folder};
     snprintf(number, sizeof number, "%u", attempt->number);
     snprintf(ranks, sizeof ranks, "%u", attempt->ranks);
-    snprintf(backing, sizeof backing, "OMPI_MCA_btl_vader_backing_directory=%s", attempt->pages.folder);
-    snprintf(base, sizeof base, "OMPI_MCA_orte_tmpdir_base=%s", attempt->pages.folder);
-    snprintf(prte_base, sizeof prte_base, "PRTE_MCA_prte_tmpdir_base=%s", attempt->pages.folder);
-    const char *const environment[] = {"OMPI_ALLOW_RUN_AS_ROOT=1",
-                                       "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", /* containers often run as root */
-                                       "PRTE_ALLOW_RUN_AS_ROOT=1",
-                                       "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-                                       "OMPI_MCA_rmaps_base_oversubscribe=1",
-                                       "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe",
-                                       "OMPI_MCA_hwloc_base_binding_policy=none",
-                                       "PRTE_MCA_hwloc_default_binding_policy=none",
-                                       "OMPI_MCA_plm=isolated", /* one machine: no search for ssh */
-                                       "OMPI_MCA_ras=^slurm",   /* a job's node counts as one machine */
-                                       "PRTE_MCA_ras=^slurm",
-                                       "OMPI_MCA_pml=ob1",
-                                       "OMPI_MCA_btl=self,vader",
-                                       "OMPI_MCA_btl_vader_single_copy_mechanism=none",
-                                       "OMPI_MCA_btl_base_warn_component_unused=0",
-                                       "OMPI_MCA_orte_tag_output=1",
-                                       backing,
-                                       base,
-                                       prte_base,
-                                       NULL};
-    const char *const launcher[] = {"mpirun", "-n", ranks, NULL};
     const char *const told[] = {"--run-folder",        attempt->run_folder, "--attempt",    number, "--pages",
                                 attempt->pages.folder, "--release",         version_text(), NULL};
     struct command_line line = {0};
-    if (attempt->has_launcher)
-        command_line_add(&line, launcher);
+    if (attempt->has_launcher) {
+        command_line_add(&line, mpi->words);
+        command_line_add(&line, (const char *const[]){"-n", ranks, NULL});
+    }
     command_line_add(&line, worker->words);
     command_line_add(&line, told);
+    int rc = mpi_variables_add(&variables, mpi->always, err);
+    if (!rc)
+        rc = mpi_variables_add(&variables, mpi->one_node, err);
     /* If we are killed, nobody can repeat a SIGTERM that mpirun misses. The ranks exit by themselves when mpirun is
      * gone. */
     struct child_options options = {.argv = line.words,
-                                    .environment = environment,
+                                    .environment = (const char *const *)variables.text,
                                     .stdin_fd = -1,
                                     .stdout_fd = log_fd,
                                     .stderr_fd = log_fd,
                                     .death_signal = attempt->has_launcher ? SIGKILL : 0};
-    int rc = child_start(&attempt->launcher, &options, err);
+    if (!rc)
+        rc = child_start(&attempt->launcher, &options, err);
     if (rc == CB_ERR_NOT_FOUND && attempt->has_launcher)
-        return cb_fail(
-            err, CB_ERR_NOT_FOUND,
-            "mpirun is not in PATH: install Open MPI (Debian: openmpi-bin), load the machine's MPI module or "
-            "add its bin folder to PATH; ranks=1 launcher=none needs none");
+        rc = cb_fail(err, CB_ERR_NOT_FOUND,
+                     "mpirun is not in PATH: install %s (Debian: %s), load the machine's MPI module or add its bin "
+                     "folder to PATH; ranks=1 launcher=none needs none",
+                     mpi->name, mpi->package);
+    mpi_variables_free(&variables);
     return rc;
 }
 

@@ -114,10 +114,19 @@ static bool find_killed_task(const char *log, uint32_t *rank, int *signal_number
     return false;
 }
 
+/* "YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)". The process that it names is any of those that
+ * it killed after the first one died. */
+static bool find_killed_by_mpich(const char *log, uint32_t *rank, int *signal_number)
+{
+    const char *line = strstr(log, "WITH THE EXIT STRING: "), *number = line ? strstr(line, "(signal ") : NULL;
+    *rank = SEAL_RANK_UNKNOWN;
+    return number && sscanf(number, "(signal %d", signal_number) == 1;
+}
+
 /* "mpirun noticed that process rank 2 with PID 4711 on node n exited on signal 9 (Killed)." */
 bool seal_find_killed(const char *log, uint32_t *rank, int *signal_number)
 {
-    if (find_killed_task(log, rank, signal_number))
+    if (find_killed_task(log, rank, signal_number) || find_killed_by_mpich(log, rank, signal_number))
         return true;
     const char *line = strstr(log, "noticed that process rank ");
     const char *number = line ? strstr(line, "exited on signal ") : NULL;
@@ -127,8 +136,12 @@ bool seal_find_killed(const char *log, uint32_t *rank, int *signal_number)
 
 static bool find_killed(const struct attempt *attempt, const char *log, uint32_t *rank, int *signal_number)
 {
-    if (attempt->has_launcher)
-        return seal_find_killed(log, rank, signal_number) && *rank < attempt->pages.count;
+    if (attempt->has_launcher) {
+        bool found = seal_find_killed(log, rank, signal_number);
+        if (*rank == SEAL_RANK_UNKNOWN && attempt->pages.count == 1)
+            *rank = 0;
+        return found && (*rank == SEAL_RANK_UNKNOWN || *rank < attempt->pages.count);
+    }
     *rank = 0;
     *signal_number = WTERMSIG(attempt->launcher.status);
     return attempt->launcher.exited && WIFSIGNALED(attempt->launcher.status);
@@ -154,6 +167,13 @@ static void decide_killed(struct attempt *attempt, uint32_t rank, int signal_num
 {
     char place[96], node[NODE_NAME_BYTES + 16];
     const char *name = sigabbrev_np(signal_number);
+    if (rank == SEAL_RANK_UNKNOWN) {
+        attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM,
+                       "a rank was killed by signal %d (SIG%s): MPICH does not say which%s", signal_number,
+                       name ? name : "?",
+                       memory_oom_kills() > attempt->oom_kills ? "; the kernel had no memory left" : "");
+        return;
+    }
     if (signal_number == SIGKILL && decide_out_of_memory(attempt, rank, attempt_describe_place(attempt, rank, place)))
         return;
     attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM, "rank %u%s was killed by signal %d (SIG%s) in %s",

@@ -43,15 +43,18 @@ struct logs {
     bool any;
 };
 
-/* Whether a line is of a rank: "[1,3]<stderr>:text" as marked by mpirun, or "03: text" as marked by srun, padded to the
- * digits of the last rank. */
+/* Whether a line is of a rank: "[1,3]<stderr>:text" as marked by Open MPI's mpirun, "[3] text" by MPICH's, or "03: text"
+ * by srun, padded to the digits of the last rank. */
 static bool is_of_rank(const char *line, size_t len, const char *rank)
 {
-    size_t digits = 0, zeros = 0, rank_digits = strlen(rank);
-    const char *comma = len && line[0] == '[' ? memchr(line, ',', len) : NULL;
-    if (comma)
-        return (size_t)(comma + 1 - line) + rank_digits + 2 <= len && memcmp(comma + 1, rank, rank_digits) == 0 &&
-               comma[1 + rank_digits] == ']' && comma[2 + rank_digits] == '<';
+    size_t rank_digits = strlen(rank), digits = 0, zeros = 0;
+    const char *close = len && line[0] == '[' ? memchr(line, ']', len) : NULL;
+    if (close && close + 1 < line + len) {
+        const char *comma = memchr(line, ',', (size_t)(close - line));
+        const char *number = comma ? comma + 1 : line + 1;
+        return close[1] == (comma ? '<' : ' ') && (size_t)(close - number) == rank_digits &&
+               memcmp(number, rank, rank_digits) == 0;
+    }
     while (digits < len && line[digits] >= '0' && line[digits] <= '9')
         digits++;
     while (zeros + 1 < digits && line[zeros] == '0')

