@@ -221,6 +221,7 @@ test-long: ## the same under ASan, UBSan and TSan; fuzzers (FUZZ_SECONDS each); 
 checked: ## build what test-long runs: the programs and tests with sanitizers, the fuzzers
 	@$(MAKE) --no-print-directory -s -j2 BUILD=build/asan SANITIZE=address,undefined all tests
 	@$(MAKE) --no-print-directory -s -j2 BUILD=build/tsan SANITIZE=thread all tests
+	@$(MAKE) --no-print-directory -s -j2 BUILD=build/mpich MPICC=mpicc.mpich OPTIMIZE=-O1 WARNINGS= all tests
 	@$(MAKE) --no-print-directory -s -j2 fuzz
 
 .PHONY: tests

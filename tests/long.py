@@ -1,7 +1,7 @@
-"""The long tier: every test again under sanitizers, fuzzers, random kills, power cuts, the slow ends of jobs, and S3 with
-a layer of a real model. Ends with the names of the tests that failed and `N passed, N failed, N skipped`.
+"""The long tier: every test again under sanitizers, fuzzers, random kills, power cuts, MPICH, the slow ends of jobs,
+and S3 with a layer of a real model. Ends with the names of the tests that failed and `N passed, N failed, N skipped`.
 
-usage: tests/long.py [--python VENV_PYTHON] [--fuzz-seconds N] [--only asan|tsan|fuzz|kills|random|cuts|slurm|s3]
+usage: tests/long.py [--python VENV_PYTHON] [--fuzz-seconds N] [--only asan|tsan|fuzz|kills|random|cuts|mpich|slurm|s3]
 A sanitizer's report fails its stage whichever process wrote it: programs that tests start, ranks too, put
 their reports in one folder, and what is there in the end is printed and counted.
 """
@@ -21,7 +21,11 @@ ROOT = Path(__file__).resolve().parent.parent
 THREADED = [f"tests/e2e/test_{name}.py" for name in ("agent", "comm", "worker", "worker_faults")]
 
 
-CHECKED = {"asan", "tsan", "fuzz"}  # stages that need what `make checked` builds
+# What an MPI does: it starts ranks here, through Slurm and through ssh, and carries their messages.
+OF_MPI = [f"tests/e2e/test_{name}.py" for name in ("agent", "comm", "worker", "worker_faults", "nodes_slurm", "nodes_hosts")]
+MPICH_LAUNCHER = "/usr/bin/mpirun.mpich"
+
+CHECKED = {"asan", "tsan", "fuzz", "mpich"}  # stages that need what `make checked` builds
 RANDOM_ROUNDS = 1000  # models, layouts and ways to load
 CUTS = 1000  # of the power
 
@@ -53,6 +57,15 @@ def take_reports(reports):
         print(f"-- {path.name}\n{path.read_text(errors='replace')[:6000]}", flush=True)
     shutil.rmtree(reports)
     return [path.name for path in written]
+
+
+def path_with_mpich():
+    """PATH with MPICH's launcher as mpirun. A script, since it looks for its other programs beside a link."""
+    folder = ROOT / "build/mpich/bin"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "mpirun").write_text(f'#!/bin/sh\nexec {MPICH_LAUNCHER} "$@"\n')
+    (folder / "mpirun").chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
 
 
 def stage(name, command):
@@ -87,7 +100,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--fuzz-seconds", type=int, default=10)
-    parser.add_argument("--only", choices=["asan", "tsan", "fuzz", "kills", "random", "cuts", "slurm", "s3"])
+    parser.add_argument("--only", choices=["asan", "tsan", "fuzz", "kills", "random", "cuts", "mpich", "slurm", "s3"])
     arguments = parser.parse_args()
     run = [sys.executable, "tests/run.py", "--python", arguments.python]
     stages = {
@@ -98,6 +111,7 @@ def main():
         "kills": run + ["--no-unit", "--folders", "tests/kills"],
         "random": ["env", f"CKPTBENCH_ROUNDS={RANDOM_ROUNDS}", *run, "--unit", "-k", "native_random"],
         "cuts": ["env", f"CKPTBENCH_CUTS={CUTS}", f"CKPTBENCH_CUT_SEED={random.randrange(2**20)}", *run, "--unit", "-k", "power_cut_saves"],
+        "mpich": ["env", f"PATH={path_with_mpich()}", *run, "--no-unit", "--build", "build/mpich", "--folders", *OF_MPI],
         "s3": run + ["--no-unit", "--folders", "tests/s3"],
     }
     chosen = [name for name in stages if arguments.only in (None, name)]

@@ -166,8 +166,10 @@ static int open_page(const char *pages, const struct comm *comm, struct status_p
     if (!rc)
         rc = status_page_open(path, page, err);
     if (!rc && ((*page)->rank != comm_rank(comm) || (*page)->world_size != comm_size(comm))) {
-        rc = cb_fail(err, CB_ERR_USAGE, "the status page %s is for rank %u of %u, this is rank %u of %u", path,
-                     (*page)->rank, (*page)->world_size, comm_rank(comm), comm_size(comm));
+        rc =
+            cb_fail(err, CB_ERR_USAGE,
+                    "the status page %s is for rank %u of %u, this is rank %u of %u, by %s: is mpirun of the same MPI?",
+                    path, (*page)->rank, (*page)->world_size, comm_rank(comm), comm_size(comm), comm_library(comm));
         status_page_close(*page);
         *page = NULL;
     }

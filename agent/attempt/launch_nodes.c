@@ -71,6 +71,12 @@ void command_line_add(struct command_line *self, const char *const *words)
         self->words[self->count++] = *words;
 }
 
+/* Hydra passes mpirun's environment to the ranks of all nodes, and each has a name of its own. */
+static bool names_this_node(const char *variable)
+{
+    return strncmp(variable, "SLURMD_NODENAME=", strlen("SLURMD_NODENAME=")) == 0;
+}
+
 /* Starts the launcher's words, then the rank's arguments. */
 static int start_ranks(struct attempt *attempt, const char *const *launcher, const struct worker *worker,
                        const struct mpi_variables *variables, int log_fd, struct cb_err *err)
@@ -87,6 +93,7 @@ static int start_ranks(struct attempt *attempt, const char *const *launcher, con
     command_line_add(&line, told);
     const struct child_options options = {.argv = line.words,
                                           .environment = (const char *const *)variables->text,
+                                          .leaves_out = names_this_node,
                                           .stdin_fd = -1,
                                           .stdout_fd = log_fd,
                                           .stderr_fd = log_fd};

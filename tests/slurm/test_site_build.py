@@ -14,11 +14,22 @@ assert VARIABLE == "CKPTBENCH_TEST_SLURM"  # tests/run.py looks for the name in 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_a_site_is_built_once_and_used(tmp_path):
+def make_mpich(folder):
+    """A folder as `mpi=` wants it, with MPICH's programs under their usual names."""
+    (folder / "bin").mkdir(parents=True)
+    for name in ("mpicc", "mpirun"):
+        (folder / "bin" / name).write_text(f'#!/bin/sh\nexec /usr/bin/{name}.mpich "$@"\n')
+        (folder / "bin" / name).chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize("mpi", ["Open MPI", "MPICH"])
+def test_a_site_is_built_once_with_its_mpi_and_used(tmp_path, mpi):
     subprocess.run(["make", "-s", f"BUILD={BUILD}", "dist"], cwd=ROOT, check=True, timeout=120)
     laptop = Laptop(tmp_path, os.environ[VARIABLE])
     shutil.rmtree(laptop.prefix)
     words = [word for word in laptop.words_of_site() if not word.startswith("prefix=")]
+    words += [f"mpi={make_mpich(tmp_path / 'login/mpich')}"] if mpi == "MPICH" else []
     first = laptop.call("site", "add", "tor", *words, timeout=1800)
     assert "building" in first.stderr and "site tor is ready" in first.stdout
     prefix = Path(laptop.document("site", "show", "tor")["prefix"])
@@ -27,7 +38,10 @@ def test_a_site_is_built_once_and_used(tmp_path):
     again = laptop.call("site", "add", "tor")
     assert "building" not in again.stderr and "site tor is ready" in again.stdout
     laptop.call("submit", "--site", "tor", "--wait", *TINY, f"store={tmp_path}/login/store")
-    assert laptop.document("list")[0]["outcome"] == "pass"
+    (run,) = laptop.document("list")
+    assert run["outcome"] == "pass"
+    records = next((laptop.home / "runs" / run["run"]).glob("attempts/*/records")).read_bytes()
+    assert f"mpi={mpi}".encode() in records
 
 
 def test_what_building_lacks_is_named(tmp_path):
