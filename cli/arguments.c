@@ -180,6 +180,10 @@ static int read_word(struct cli *self, struct arguments *arguments, const char *
         self->words[self->word_count++] = word;
         return 0;
     }
+    if (self->help && strcmp(word, "all") == 0) {
+        self->help_all = true;
+        return 0;
+    }
     if (strcmp(word, STANDARD_INPUT) == 0) {
         arguments->files[arguments->file_count++] = "/dev/stdin";
         return 0;
@@ -256,8 +260,10 @@ int cli_init(struct cli *self, int argc, char **argv, struct cb_err *err)
         rc = join_settings(self, &arguments, err);
     setting_list_release(&arguments.words);
     free(arguments.files);
-    if (rc == 0 && !self->verb && !self->help && !self->version)
-        rc = cb_fail(err, CB_ERR_USAGE, "what shall be done? `ckptbench --help` lists the verbs");
+    if (rc == 0 && !self->verb && !self->help && !self->version) {
+        self->help = true; /* prints the verbs, as git does */
+        self->exit_code = CB_EXIT_USAGE;
+    }
     return rc; /* owned by the caller, also on failure */
 }
 

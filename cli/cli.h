@@ -74,6 +74,7 @@ struct cli {
     const char *program_path; /* argv[0] */
     const struct verb *verb;  /* NULL if only --help or --version was given */
     bool quiet, verbose, json, help, version;
+    bool help_all;      /* --help all: every key */
     const char **words; /* arguments that are not flags; empty for verbs that take an experiment */
     size_t word_count;
     struct setting_list settings; /* for verbs that take an experiment: files first, then words */

@@ -12,6 +12,7 @@
 
 #define MAX_VERBS 64
 #define HELP_WIDTH 100
+#define KEYS_ARE_GIVEN "key=value, --key value, or in FILE.yaml; a comma sweeps: io.depth=1,8,32"
 
 /* In the order of help: run, inspect, compare, about this program. */
 static const struct verb *const verbs[] = {
@@ -55,16 +56,45 @@ static void write_flag(struct buf *out, const struct verb_flag *flag)
     buf_printf(out, "  %-22s %s\n", left, flag->help);
 }
 
-static void write_keys(struct buf *out)
+/* The keys that most runs set, for --help; --help all prints every key. */
+static const struct key_group {
+    const char *title, *keys[7]; /* ends with NULL */
+} key_groups[] = {
+    {"what runs", {"workload", "model", "layers", "state", "engine", "format"}},
+    {"ranks and layout", {"ranks", "nodes", "dp", "tp", "pp", "sharding"}},
+    {"how often", {"ops", "iterations", "repeat"}},
+    {"where to", {"store", "suffix"}},
+    {"how it is written", {"io.block", "io.depth", "save.async"}},
+};
+
+static void write_key(struct buf *out, enum option_id id)
 {
-    buf_append_text(out, "\nkeys (key=value, --key value, or in FILE.yaml; a comma sweeps: io.depth=1,8,32)\n");
-    for (size_t i = 0; i < OPTION_COUNT; i++) {
-        const struct option *row = option_row((enum option_id)i);
-        const char *fallback = *row->fallback ? row->fallback : "''";
-        buf_printf(out, "  %-16s %-18s %s\n", row->name, fallback, row->help);
-    }
+    const struct option *row = option_row(id);
+    buf_printf(out, "  %-16s %-18s %s\n", row->name, *row->fallback ? row->fallback : "''", row->help);
+}
+
+static void write_all_keys(struct buf *out)
+{
+    buf_printf(out, "\nkeys (%s)\n", KEYS_ARE_GIVEN);
+    for (size_t i = 0; i < OPTION_COUNT; i++)
+        write_key(out, (enum option_id)i);
     buf_append_text(out, "  label.NAME       -                  a label of yours\n"
                          "  zip              -                  keys that sweep together: zip=ranks,tp\n");
+}
+
+static void write_key_groups(struct buf *out, const char *verb)
+{
+    enum option_id id;
+    size_t shown = 0;
+    buf_printf(out, "\nkeys (%s)\n", KEYS_ARE_GIVEN);
+    for (size_t i = 0; i < sizeof key_groups / sizeof *key_groups; i++) {
+        buf_printf(out, "%s\n", key_groups[i].title);
+        for (const char *const *key = key_groups[i].keys; *key && option_find(*key, &id, NULL) == 0; key++, shown++)
+            write_key(out, id);
+    }
+    buf_printf(out,
+               "\n%zu more keys: `ckptbench %s --help all` prints all, `ckptbench options WORD` those about WORD\n",
+               OPTION_COUNT - shown, verb);
 }
 
 /* Wraps lines at blanks to at most HELP_WIDTH columns. */
@@ -92,7 +122,7 @@ static void write_wrapped(struct buf *out, const char *text)
         buf_append_char(out, '\n');
 }
 
-static void write_verb_help(struct buf *out, const struct verb *verb)
+static void write_verb_help(struct buf *out, const struct verb *verb, bool all_keys)
 {
     buf_printf(out, "usage: ckptbench %s %s%s\n\n%s\n", verb->name, verb->flag_count ? "[flags] " : "", verb->arguments,
                verb->summary);
@@ -107,14 +137,16 @@ static void write_verb_help(struct buf *out, const struct verb *verb)
         write_flag(out, &verb->flags[i]);
     for (size_t i = 0; i < common_flag_count; i++)
         write_flag(out, &common_flags[i]);
-    if (verb->takes_experiment)
-        write_keys(out);
+    if (verb->takes_experiment && all_keys)
+        write_all_keys(out);
+    else if (verb->takes_experiment)
+        write_key_groups(out, verb->name);
 }
 
 void cli_write_help(struct cli *self)
 {
     if (self->verb) {
-        write_verb_help(&self->out, self->verb);
+        write_verb_help(&self->out, self->verb, self->help_all);
         return;
     }
     buf_append_text(&self->out, "usage: ckptbench VERB [flags] [key=value…] [FILE.yaml…]\n\n"

@@ -98,7 +98,8 @@ def lines(text):
 
 def difference(answer):
     """How this version's answer to the same question differs, as lines; empty where it does not."""
-    now = maker.run(BUILD, *answer["words"], *(("--fail-on", "inconclusive") if answer["exit"] == 6 else ()))
+    all_keys = ("all",) if len(answer["words"]) == 2 and answer["words"][1] == "--help" else ()  # which --help printed without being asked
+    now = maker.run(BUILD, *answer["words"], *all_keys, *(("--fail-on", "inconclusive") if answer["exit"] == 6 else ()))
     wanted = {"exit": answer["exit"], "stdout": answer["stdout"], "stderr": answer["stderr"]}
     got = {"exit": now.returncode, "stdout": now.stdout, "stderr": now.stderr}
     told = [] if wanted["exit"] == got["exit"] else [f"exit {got['exit']}, was {wanted['exit']}"]

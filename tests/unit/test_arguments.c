@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "cli/cli.h"
+#include "run/options.h"
 
 static int parse(struct cli *cli, const char *const *words, struct cb_err *err)
 {
@@ -108,7 +109,17 @@ static void mistakes_name_what_was_meant(void **unused)
     expect_refused(ARGV("run", "gpt2"), "did you mean model=gpt2?");
     expect_refused(ARGV("run", "missing.yaml"), "missing.yaml");
     expect_refused(ARGV("models", "--tp", "2"), "unknown flag --tp");
-    expect_refused((const char *const[]){"ckptbench", NULL}, "what shall be done?");
+}
+
+static void without_a_verb_the_verbs_are_printed(void **unused)
+{
+    (void)unused;
+    struct cli cli;
+    struct cb_err err = {0};
+    assert_int_equal(parse(&cli, (const char *const[]){"ckptbench", NULL}, &err), 0);
+    assert_true(cli.help && !cli.verb);
+    assert_int_equal(cli.exit_code, CB_EXIT_USAGE);
+    cli_release(&cli);
 }
 
 static void help_asks_for_no_more(void **unused)
@@ -125,6 +136,30 @@ static void help_asks_for_no_more(void **unused)
     assert_int_equal(parse(&cli, ARGV("help"), &err), 0);
     assert_true(cli.help && !cli.verb);
     cli_release(&cli);
+}
+
+static size_t count_keys_in_help(const char *const *argv)
+{
+    struct cli cli;
+    struct cb_err err = {0};
+    char line[64];
+    size_t count = 0;
+    assert_int_equal(parse(&cli, argv, &err), 0);
+    cli_write_help(&cli);
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        snprintf(line, sizeof line, "\n  %-16s ", option_row((enum option_id)i)->name);
+        count += strstr(cli.out.data, line) != NULL;
+    }
+    cli_release(&cli);
+    return count;
+}
+
+static void help_shows_the_keys_that_matter_and_all_on_request(void **unused)
+{
+    (void)unused;
+    assert_int_equal(count_keys_in_help(ARGV("run", "--help")), 20);
+    assert_int_equal(count_keys_in_help(ARGV("run", "--help", "all")), OPTION_COUNT);
+    assert_int_equal(count_keys_in_help(ARGV("help", "submit", "all")), OPTION_COUNT);
 }
 
 static void every_verb_has_a_row_that_help_can_show(void **unused)
@@ -151,7 +186,9 @@ int main(void)
         cmocka_unit_test(flags_of_a_verb_have_values_or_none),
         cmocka_unit_test(words_of_other_verbs_stay_words),
         cmocka_unit_test(mistakes_name_what_was_meant),
+        cmocka_unit_test(without_a_verb_the_verbs_are_printed),
         cmocka_unit_test(help_asks_for_no_more),
+        cmocka_unit_test(help_shows_the_keys_that_matter_and_all_on_request),
         cmocka_unit_test(every_verb_has_a_row_that_help_can_show),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
