@@ -133,16 +133,33 @@ static int check_needs(const struct experiment *experiment, const struct workloa
 
 /* ---- checking combinations ---- */
 
+/* What has been logged about the members of a sweep: the same remark about several is logged once. */
+struct remarks {
+    char **texts;
+    size_t count;
+};
+
+static int remark(struct remarks *self, const char *text, struct cb_err *err)
+{
+    for (size_t i = 0; i < self->count; i++)
+        if (strcmp(self->texts[i], text) == 0)
+            return 0;
+    log_info("%s", text);
+    return alloc_add_text(&self->texts, &self->count, text, strlen(text), err);
+}
+
 /* For runs elsewhere, a folder that is missing or read-only here may be usable there. */
-static int check_place(const struct experiment *experiment, bool elsewhere, struct cb_err *err)
+static int check_place(const struct experiment *experiment, bool elsewhere, struct remarks *remarks, struct cb_err *err)
 {
     struct cb_err own;
     int rc = store_location_check(experiment, &own);
-    if ((rc == CB_ERR_NOT_FOUND || rc == CB_ERR_SYSTEM) && elsewhere) {
-        log_info("%s (here; on the nodes it may be there)", own.message);
+    if (!rc)
         return 0;
-    }
-    return rc ? cb_fail(err, rc, "%s", own.message) : 0;
+    if ((rc != CB_ERR_NOT_FOUND && rc != CB_ERR_SYSTEM) || !elsewhere)
+        return cb_fail(err, rc, "%s", own.message);
+    char text[sizeof own.message + 64];
+    snprintf(text, sizeof text, "%s (here; on the nodes it may be there)", own.message);
+    return remark(remarks, text, err);
 }
 
 static bool has_axes(const struct experiment *experiment)
@@ -226,37 +243,54 @@ int run_plan_freeze_world(struct experiment *experiment, const struct workload *
     return freeze_world(experiment, &world, err);
 }
 
+/* Remarks that layers= cuts nothing: the model may be another than the user believes. */
+static int note_unused_layers(const struct experiment *experiment, const struct workload *workload,
+                              struct remarks *remarks, struct cb_err *err)
+{
+    char text[256];
+    uint64_t layers = experiment_u64(experiment, OPT_LAYERS);
+    if (!workload->model || layers <= workload->model->layers)
+        return 0;
+    snprintf(text, sizeof text, "layers=%" PRIu64 ": model=%.128s has %" PRIu32 ", nothing is cut", layers,
+             experiment_text(experiment, OPT_MODEL), workload->model->layers);
+    return remark(remarks, text, err);
+}
+
+/* Remarks on keys of the native engine that were given for another engine, which ignores them. */
+static int note_unused_keys(const struct experiment *experiment, struct remarks *remarks, struct cb_err *err)
+{
+    static const enum option_id keys[] = {OPT_IO_ENGINE, OPT_IO_DIRECT, OPT_IO_BLOCK, OPT_IO_DEPTH, OPT_CHECKSUM};
+    struct buf text;
+    size_t unused = 0;
+    if (experiment_is(experiment, OPT_ENGINE, "native"))
+        return 0;
+    buf_init(&text, 1024);
+    buf_printf(&text, "engine=%s does not look at ", experiment_text(experiment, OPT_ENGINE));
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (strcmp(experiment_text(experiment, keys[i]), option_row(keys[i])->fallback) != 0)
+            buf_printf(&text, "%s%s", unused++ ? ", " : "", option_row(keys[i])->name);
+    buf_append_text(&text, ": it writes in its own way");
+    int rc = unused ? remark(remarks, text.data, err) : 0;
+    buf_release(&text);
+    return rc;
+}
+
 /* Checks all keys of a combination and computes its number of ranks. */
 static int check_combination(const struct experiment *experiment, bool elsewhere, struct world *world,
-                             struct cb_err *err)
+                             struct remarks *remarks, struct cb_err *err)
 {
     struct workload workload = {0};
     int rc = workload_init(&workload, experiment, err);
     if (rc == 0 && !elsewhere)
         rc = check_needs(experiment, &workload, err);
     if (rc == 0)
+        rc = note_unused_layers(experiment, &workload, remarks, err);
+    if (rc == 0)
+        rc = note_unused_keys(experiment, remarks, err);
+    if (rc == 0)
         *world = world_of(experiment, &workload);
     workload_release(&workload);
     return rc;
-}
-
-/* Warns about keys of the native engine that were given for another engine, which ignores them. */
-static bool note_unused_keys(const struct experiment *experiment)
-{
-    static const enum option_id keys[] = {OPT_IO_ENGINE, OPT_IO_DIRECT, OPT_IO_BLOCK, OPT_IO_DEPTH, OPT_CHECKSUM};
-    struct buf text;
-    if (experiment_is(experiment, OPT_ENGINE, "native"))
-        return false;
-    buf_init(&text, 1024);
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (strcmp(experiment_text(experiment, keys[i]), option_row(keys[i])->fallback) != 0)
-            buf_printf(&text, "%s%s", text.len ? ", " : "", option_row(keys[i])->name);
-    if (text.len)
-        log_info("engine=%s does not look at %s: it writes in its own way", experiment_text(experiment, OPT_ENGINE),
-                 text.data);
-    bool noted = text.len > 0;
-    buf_release(&text);
-    return noted;
 }
 
 /* Checks every combination once before anything is written. Only at this point do the axes determine the number of
@@ -264,18 +298,17 @@ static bool note_unused_keys(const struct experiment *experiment)
 static int check_members(const struct run_plan *self, bool elsewhere, struct cb_err *err)
 {
     struct world *worlds = calloc(self->sweep.combinations + 1, sizeof *worlds);
-    bool noted = false;
+    struct remarks remarks = {0};
     int rc = worlds ? 0 : alloc_fail(err, "for %zu combinations", self->sweep.combinations);
     for (size_t i = 0; rc == 0 && i < self->sweep.count; i++) {
         struct sweep_member *member = &self->sweep.members[i];
         rc = store_location_freeze(member->experiment, err);
         if (rc == 0)
-            rc = check_place(member->experiment, elsewhere, err);
+            rc = check_place(member->experiment, elsewhere, &remarks, err);
         if (rc == 0)
             rc = freeze_nodes(member->experiment, elsewhere, err);
         if (rc == 0 && worlds[member->combination].ranks == 0)
-            rc = check_combination(member->experiment, elsewhere, &worlds[member->combination], err);
-        noted = noted || (rc == 0 && note_unused_keys(member->experiment)); /* warn only once */
+            rc = check_combination(member->experiment, elsewhere, &worlds[member->combination], &remarks, err);
         if (rc == 0)
             rc = freeze_world(member->experiment, &worlds[member->combination], err);
         if (rc == 0)
@@ -286,6 +319,7 @@ static int check_members(const struct run_plan *self, bool elsewhere, struct cb_
                                 experiment_u64(member->experiment, OPT_WARMUP),
                             "train.steps - warmup", err);
     }
+    alloc_free_texts(remarks.texts, remarks.count);
     free(worlds);
     return rc;
 }

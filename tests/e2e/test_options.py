@@ -49,6 +49,17 @@ def home(tmp_path):
     return Home(tmp_path)
 
 
+def test_a_remark_about_several_runs_of_a_sweep_is_made_once(home):
+    text = home.call("submit", "--dry-run", "model=gpt2-tiny", "ranks=2", "store=/absent/below", "io.depth=1,2,3").stderr
+    assert text.count("/absent/below does not exist") == 1
+
+
+def test_layers_that_the_model_does_not_have_are_remarked(home):
+    words = "model=gpt2-tiny", "ranks=1", "store=./store"
+    assert "layers=99: model=gpt2-tiny has " in home.call("render", *words, "layers=99").stderr
+    assert "layers=" not in home.call("render", *words, "layers=1").stderr
+
+
 def kept_files(home, *words):
     return home.checkpoint(home.run("ops=save", "verify=full", *words))
 
