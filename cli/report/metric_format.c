@@ -10,7 +10,8 @@
 char *metric_full_name(enum operation op, enum metric_id metric, char name[64])
 {
     const struct metric *row = metric_row(metric);
-    bool plain = row->scope != METRIC_OF_SAMPLE || metric == METRIC_STALL_S || metric == METRIC_DURABLE_S;
+    bool of_several = row->operations & (row->operations - 1);
+    bool plain = row->scope != METRIC_OF_SAMPLE ? !of_several : metric == METRIC_STALL_S || metric == METRIC_DURABLE_S;
     snprintf(name, 64, "%s%s%s", plain ? "" : operation_name(op), plain ? "" : ".", row->name);
     return name;
 }
@@ -65,9 +66,10 @@ char *metric_format(enum metric_id metric, double value, char text[32])
 
 const char *metric_state_name(enum rank_state state, enum operation op)
 {
+    bool reads = op == OP_LOAD || op == OP_VERIFY || op == OP_BASELINE_READ;
     if (op == OP_VERIFY && state == STATE_SERIALIZE)
         return "compare";
-    return state != STATE_IO ? rank_state_name(state) : op == OP_LOAD || op == OP_VERIFY ? "read" : "write";
+    return state != STATE_IO ? rank_state_name(state) : reads ? "read" : "write";
 }
 
 char *metric_slowest(const struct run_info *info, enum operation op, char text[64])

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "cli/report/metric_format.h"
 #include "cli/report/report.h"
 
 struct made_run {
@@ -85,6 +86,38 @@ static void the_table_says_how_fast_who_was_slowest_and_where_the_time_went(void
     assert_null(strstr(out.data, "load"));
     buf_release(&out);
     experiment_free(made.info.experiment);
+}
+
+static void a_run_without_figures_proposes_no_comparison(void **unused)
+{
+    (void)unused;
+    struct made_run made;
+    struct buf out;
+    struct cb_err err = {0};
+    make_run(&made);
+    buf_init(&out, 65536);
+    assert_int_equal(experiment_set(made.info.experiment, "workload", "wait", "test", &err), 0);
+    assert_int_equal(report_write_results(&made.info, false, &out, &err), 0);
+    expect_in(out.data, "stored        run 20261121-abcd in ");
+    assert_null(strstr(out.data, "compare"));
+    buf_release(&out);
+    experiment_free(made.info.experiment);
+}
+
+static void a_metric_of_several_operations_is_named_with_its_operation(void **unused)
+{
+    (void)unused;
+    char name[64];
+    assert_string_equal(metric_full_name(OP_SAVE, METRIC_THROUGHPUT_MIBS, name), "save.throughput_mibs");
+    assert_string_equal(metric_full_name(OP_LOAD, METRIC_THROUGHPUT_MIBS, name), "load.throughput_mibs");
+    assert_string_equal(metric_full_name(OP_SAVE, METRIC_SAVE_S, name), "save_s");
+}
+
+static void the_baseline_reads_in_the_state_read(void **unused)
+{
+    (void)unused;
+    assert_string_equal(metric_state_name(STATE_IO, OP_BASELINE_READ), "read");
+    assert_string_equal(metric_state_name(STATE_IO, OP_BASELINE_WRITE), "write");
 }
 
 /* A metric of two saves, by its mean. */
@@ -195,6 +228,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_table_says_how_fast_who_was_slowest_and_where_the_time_went),
+        cmocka_unit_test(a_run_without_figures_proposes_no_comparison),
+        cmocka_unit_test(a_metric_of_several_operations_is_named_with_its_operation),
+        cmocka_unit_test(the_baseline_reads_in_the_state_read),
         cmocka_unit_test(a_share_above_the_limit_and_a_busy_machine_are_doubts_also_of_saves),
         cmocka_unit_test(repeated_requests_are_a_line_with_causes_and_times),
         cmocka_unit_test(a_failure_says_why_and_where_the_logs_are),
