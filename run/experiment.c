@@ -139,6 +139,13 @@ int experiment_set(struct experiment *self, const char *key, const char *value, 
     return rc;
 }
 
+int experiment_reset(struct experiment *self, enum option_id id, struct cb_err *err)
+{
+    int rc = set_option(self, option_row(id)->name, option_row(id)->fallback, err);
+    self->was_set[id] = false;
+    return rc;
+}
+
 int experiment_copy(const struct experiment *source, struct experiment **copy, struct cb_err *err)
 {
     struct experiment *fresh = calloc(1, sizeof *fresh);

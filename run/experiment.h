@@ -28,6 +28,8 @@ void experiment_free(struct experiment *self);
 /* Sets a key or a label ("label.kind"). Error messages start with `origin`. */
 int experiment_set(struct experiment *self, const char *key, const char *value, const char *origin,
                    struct cb_err *err) CB_MUST_CHECK;
+/* Gives a key its default again, as if it had not been set. */
+int experiment_reset(struct experiment *self, enum option_id id, struct cb_err *err) CB_MUST_CHECK;
 bool experiment_was_set(const struct experiment *self, enum option_id id);
 
 /* Checks keys against each other, as far as that requires neither model nor machine. */

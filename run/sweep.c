@@ -7,8 +7,10 @@
 
 #include "core/alloc.h"
 #include "core/units.h"
+#include "run/workload_kind.h"
 
 #define ZIP_KEY "zip"
+#define WORKLOAD_KEY "workload"
 
 /* Keys that vary together: one key, or the keys of a zip. */
 struct dimension {
@@ -227,6 +229,24 @@ static int make_base(struct expansion *self, struct cb_err *err)
     return 0;
 }
 
+/* In a sweep over workloads a key is for those that use it: iterations for a suite, not for the training behind it.
+ * Not a key that varies by itself, which would make equal members. */
+static int reset_unused(const struct expansion *self, struct experiment *member, struct cb_err *err)
+{
+    size_t index = setting_index(self, WORKLOAD_KEY);
+    const struct dimension *of_workload =
+        index < self->setting_count ? dimension_of(self, self->settings[index]) : NULL;
+    enum option_id id;
+    int rc = 0;
+    for (size_t i = 0; of_workload && i < self->setting_count && rc == 0; i++) {
+        const struct dimension *own = dimension_of(self, self->settings[i]);
+        if ((!own || own == of_workload) && option_find(self->settings[i]->key, &id, NULL) == 0 &&
+            !workload_uses(workload_kind_of(member), id))
+            rc = experiment_reset(member, id, err);
+    }
+    return rc;
+}
+
 static int make_member(const struct expansion *self, size_t combination, struct experiment **member, struct cb_err *err)
 {
     struct experiment *fresh;
@@ -240,6 +260,8 @@ static int make_member(const struct expansion *self, size_t combination, struct 
             rc = experiment_set(fresh, dimension->keys[j]->key, dimension->keys[j]->values[index],
                                 dimension->keys[j]->origin, err);
     }
+    if (rc == 0)
+        rc = reset_unused(self, fresh, err);
     if (rc == 0)
         rc = experiment_validate(fresh, err);
     if (rc) {

@@ -19,6 +19,61 @@ const struct workload_kind *workload_kind_of(const struct experiment *experiment
     return workload_kind_named(experiment_text(experiment, OPT_WORKLOAD));
 }
 
+/* Saves and loads a state: a benchmark of checkpoints, or a training. */
+static bool has_state(const struct workload_kind *self)
+{
+    return self->has_layout || self->trains;
+}
+
+static bool repeats(const struct workload_kind *self)
+{
+    return self->has_layout || self->measures_cluster;
+}
+
+static bool trains(const struct workload_kind *self)
+{
+    return self->trains;
+}
+
+static bool measures_cluster(const struct workload_kind *self)
+{
+    return self->measures_cluster;
+}
+
+static bool has_layout(const struct workload_kind *self)
+{
+    return self->has_layout;
+}
+
+static bool only_waits(const struct workload_kind *self)
+{
+    return !self->has_ranks;
+}
+
+/* The keys that some workloads do not use; a name that ends with a dot is the beginning of several. */
+static const struct {
+    const char *name;
+    bool (*used_by)(const struct workload_kind *self);
+} limited_keys[] = {
+    {"train.", trains},        {"suite.", measures_cluster}, {"wait.", only_waits},      {"model", has_state},
+    {"layers", has_state},     {"state", has_state},         {"dtype", has_state},       {"device", has_state},
+    {"iterations", repeats},   {"duration", repeats},        {"ops", has_layout},        {"folder", has_layout},
+    {"load.dp", has_layout},   {"load.tp", has_layout},      {"load.pp", has_layout},    {"load.ep", has_layout},
+    {"load.zero", has_layout}, {"load.mesh", has_layout},    {"load.state", has_layout},
+};
+
+bool workload_uses(const struct workload_kind *self, enum option_id id)
+{
+    const char *name = option_row(id)->name;
+    for (size_t i = 0; i < sizeof limited_keys / sizeof *limited_keys; i++) {
+        const char *limited = limited_keys[i].name;
+        size_t len = strlen(limited);
+        if (limited[len - 1] == '.' ? strncmp(name, limited, len) == 0 : strcmp(name, limited) == 0)
+            return limited_keys[i].used_by(self);
+    }
+    return true;
+}
+
 const struct workload_kind *workload_kind_named(const char *name)
 {
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)

@@ -20,5 +20,7 @@ struct workload_kind {
 
 const struct workload_kind *workload_kind_of(const struct experiment *experiment);
 const struct workload_kind *workload_kind_named(const char *name);
+/* Whether a run of this workload uses the key. Keys of the whole run (ranks, store, slurm.*) are used by all. */
+bool workload_uses(const struct workload_kind *self, enum option_id id);
 
 #endif

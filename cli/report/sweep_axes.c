@@ -2,6 +2,7 @@
 #include "cli/report/sweep_axes.h"
 
 #include "core/alloc.h"
+#include "run/workload_kind.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +14,6 @@ static const struct {
     enum option_id key, from[2];
 } frozen[] = {
     {OPT_DP, {OPTION_COUNT, OPTION_COUNT}},
-    {OPT_ITERATIONS, {OPT_TRAIN_STEPS, OPT_WARMUP}},
     {OPT_RANKS, {OPT_NODES, OPT_RANKS_PER_NODE}},
 };
 
@@ -56,12 +56,17 @@ bool sweep_axes_differ(const struct experiment *const *experiments, size_t count
     return false;
 }
 
-/* The same without searching the option's name for every experiment. */
+/* Whether the experiments that use the key have several values of it. */
 static bool option_differs(const struct experiment *const *experiments, size_t count, enum option_id id)
 {
-    for (size_t i = 1; i < count; i++)
-        if (strcmp(experiment_text(experiments[0], id), experiment_text(experiments[i], id)) != 0)
+    const char *first = NULL;
+    for (size_t i = 0; i < count; i++) {
+        if (!workload_uses(workload_kind_of(experiments[i]), id))
+            continue;
+        if (first && strcmp(first, experiment_text(experiments[i], id)) != 0)
             return true;
+        first = experiment_text(experiments[i], id);
+    }
     return false;
 }
 
@@ -187,8 +192,14 @@ int sweep_axes_find(struct sweep_axes *self, const struct experiment *const *exp
 
 void sweep_axes_describe(const struct sweep_axes *self, const struct experiment *experiment, struct buf *out)
 {
-    for (size_t i = 0; i < self->count; i++)
-        buf_printf(out, "%s%s=%s", i ? " " : "", self->keys[i], sweep_axes_value(experiment, self->keys[i]));
+    enum option_id id;
+    bool any = false;
+    for (size_t i = 0; i < self->count; i++) {
+        if (option_find(self->keys[i], &id, NULL) == 0 && !workload_uses(workload_kind_of(experiment), id))
+            continue;
+        buf_printf(out, "%s%s=%s", any ? " " : "", self->keys[i], sweep_axes_value(experiment, self->keys[i]));
+        any = true;
+    }
 }
 
 size_t sweep_axes_count_values(const struct experiment *const *experiments, size_t count, const char *key)

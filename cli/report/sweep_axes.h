@@ -15,7 +15,7 @@ struct sweep_axes {
     size_t count;
 };
 
-/* Finds the keys whose values differ. Keys whose values follow from other differing keys (dp from ranks and tp) are
+/* Finds the keys whose values differ among the experiments whose workload uses them. Keys whose values follow from other differing keys (dp from ranks and tp) are
  * left out. `identity`: only keys that are part of an experiment's hash. Call sweep_axes_release also after a failure. */
 int sweep_axes_find(struct sweep_axes *self, const struct experiment *const *experiments, size_t count, bool identity,
                     struct cb_err *err) CB_MUST_CHECK;
@@ -28,7 +28,7 @@ bool sweep_axes_has(const struct sweep_axes *self, const char *key);
 /* The canonical value of a key or a label; "" for a missing label. Borrowed. */
 const char *sweep_axes_value(const struct experiment *experiment, const char *key);
 
-/* "io.depth=2 tp=1" */
+/* "io.depth=2 tp=1"; without the keys that the experiment's workload does not use. */
 void sweep_axes_describe(const struct sweep_axes *self, const struct experiment *experiment, struct buf *out);
 
 /* Whether the experiments have several values of a key or a label. */

@@ -446,6 +446,16 @@ def test_history_draws_a_line_for_each_experiment(home):
     assert "did you mean save_s" in home.call("history", "sve_s", code=2).stderr
 
 
+def test_the_name_of_a_line_has_no_keys_that_its_workload_does_not_use(home):
+    home.make("c0", "save=1")
+    home.make("t0", "save=2", "workload=train", "train.steps=30")
+    home.make("t1", "save=3", "workload=train", "train.steps=40")
+    home.call("collect")
+    text = home.call("history", "save_s").stdout
+    assert "save_s of workload=checkpoint, 1 run" in text
+    assert "save_s of workload=train train.steps=30, 1 run" in text
+
+
 def test_sql_reads_and_only_reads(home):
     home.make("20261121-aaaa", "save=0.8")
     home.call("collect")

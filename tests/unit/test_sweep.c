@@ -55,6 +55,27 @@ static void one_value_each_is_a_sweep_of_one(void **unused)
     sweep_release(&sweep);
 }
 
+static void in_a_sweep_over_workloads_a_key_is_for_those_that_use_it(void **unused)
+{
+    (void)unused;
+    struct sweep sweep;
+    expand(WORDS("workload=suite,train", "model=gpt2-tiny", "iterations=3", "train.steps=40"), &sweep);
+    assert_int_equal(sweep.count, 2);
+    const struct experiment *suite = sweep.members[0].experiment, *train = sweep.members[1].experiment;
+    assert_int_equal(experiment_u64(suite, OPT_ITERATIONS), 3);
+    assert_false(experiment_was_set(suite, OPT_TRAIN_STEPS));
+    assert_false(experiment_was_set(suite, OPT_MODEL));
+    assert_int_equal(experiment_u64(train, OPT_TRAIN_STEPS), 40);
+    assert_false(experiment_was_set(train, OPT_ITERATIONS));
+    sweep_release(&sweep);
+}
+
+static void a_key_that_varies_beside_the_workload_must_fit_all(void **unused)
+{
+    (void)unused;
+    expect_refused(WORDS("workload=suite,train", "model=gpt2-tiny", "iterations=3,4"), "give train.steps instead");
+}
+
 static void the_last_key_is_the_fastest(void **unused)
 {
     (void)unused;
@@ -150,6 +171,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_value_each_is_a_sweep_of_one),
+        cmocka_unit_test(in_a_sweep_over_workloads_a_key_is_for_those_that_use_it),
+        cmocka_unit_test(a_key_that_varies_beside_the_workload_must_fit_all),
         cmocka_unit_test(the_last_key_is_the_fastest),
         cmocka_unit_test(zipped_keys_walk_together),
         cmocka_unit_test(the_command_line_replaces_what_the_file_said),
