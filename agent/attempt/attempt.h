@@ -39,6 +39,7 @@ struct attempt {
     uint64_t started_ns, started_wall_ns;
     const volatile sig_atomic_t *signals;    /* SIGINT and SIGTERM received so far */
     const volatile sig_atomic_t *time_is_up; /* SIGUSR1 arrived: the job's time limit is near */
+    bool limit_is_near;                      /* a training was asked to end before timeout.run */
     pid_t parent;                            /* parent of the agent; when it dies, the attempt is cancelled */
 
     struct pages pages;

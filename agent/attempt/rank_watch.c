@@ -11,13 +11,15 @@
 #include "agent/attempt/node_peers.h"
 #include "core/clock.h"
 #include "core/procfs.h"
+#include "run/workload_kind.h"
 
 #define TICK_NS (50 * NS_PER_MS)
 #define PROGRESS_NS (500 * NS_PER_MS)
 #define MEMORY_NS NS_PER_S
-#define SLURM_GRACE_NS (2 * NS_PER_S) /* from a signal in a job until ranks must stop within an iteration */
-#define NOTE_AFTER_NS (5 * NS_PER_S)  /* after this time without progress the progress file names a rank as stalled */
-#define LEAVE_NS (5 * NS_PER_S)       /* from a request to stop at once until the ranks are killed */
+#define TRAINING_WARN_NS (60 * NS_PER_S) /* at most this long before timeout.run a training is asked to end */
+#define SLURM_GRACE_NS (2 * NS_PER_S)    /* from a signal in a job until ranks must stop within an iteration */
+#define NOTE_AFTER_NS (5 * NS_PER_S) /* after this time without progress the progress file names a rank as stalled */
+#define LEAVE_NS (5 * NS_PER_S)      /* from a request to stop at once until the ranks are killed */
 #define AFTER_FAILURE_NS (15 * NS_PER_S) /* from the first failed rank until the others must have left */
 #define AFTER_DEATH_NS (5 * NS_PER_S)    /* the same for a rank that vanished unnoticed by its launcher */
 #define STANDSTILL_NS (10 * NS_PER_S)    /* after this time without our heartbeat, ranks leave by themselves */
@@ -348,6 +350,18 @@ static void describe_idle(const struct attempt *attempt, uint32_t rank, uint64_t
              launch_describe_process(attempt, rank, process));
 }
 
+/* A training is asked to end some time before timeout.run, as before a job's time limit, so that it can save. */
+static void warn_training(struct watch *self, uint64_t run_ns, uint64_t now_ns)
+{
+    struct attempt *attempt = self->attempt;
+    uint64_t ahead_ns = run_ns / 4 < TRAINING_WARN_NS ? run_ns / 4 : TRAINING_WARN_NS;
+    if (self->stop != STOP_NONE || !workload_kind_of(attempt->experiment)->trains ||
+        now_ns - attempt->started_ns <= run_ns - ahead_ns)
+        return;
+    attempt->limit_is_near = true;
+    request_stop(self, STOP_AFTER_ITERATION, now_ns);
+}
+
 static void check_timeouts(struct watch *self, uint64_t now_ns)
 {
     struct attempt *attempt = self->attempt;
@@ -361,6 +375,8 @@ static void check_timeouts(struct watch *self, uint64_t now_ns)
                        experiment_text(attempt->experiment, OPT_TIMEOUT_STALL));
         request_stop(self, STOP_NOW, now_ns);
     }
+    if (run_ns)
+        warn_training(self, run_ns, now_ns);
     if (run_ns && now_ns - attempt->started_ns > run_ns) {
         attempt_decide(attempt, OUTCOME_TIMEOUT, CB_ERR_TIMEOUT,
                        "the run took longer than timeout.run=%s; rank 0 in %s",

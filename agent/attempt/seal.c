@@ -80,6 +80,11 @@ static void find_fact(const struct status_page *page, const char *key, char valu
     }
 }
 
+static bool is_late(const struct attempt *attempt)
+{
+    return *attempt->time_is_up || attempt->limit_is_near;
+}
+
 /* Whether the rank was stopped by a signal that this agent did not send. */
 static bool was_stopped(const struct attempt *attempt)
 {
@@ -199,17 +204,19 @@ static void decide_failed(struct attempt *attempt, uint32_t rank, int code, uint
     else if (code == CB_ERR_LIMIT)
         outcome = OUTCOME_INFRASTRUCTURE;
     else if (code == CB_ERR_ABORTED)
-        outcome = *attempt->time_is_up    ? OUTCOME_TIMEOUT
+        outcome = is_late(attempt)        ? OUTCOME_TIMEOUT
                   : *attempt->signals > 0 ? OUTCOME_CANCELLED
                                           : OUTCOME_INFRASTRUCTURE;
     attempt_decide(attempt, outcome, code, "rank %u: %s%s", rank, line, more);
 }
 
-/* Stopped before the end, on request or because the job's time limit was near. */
+/* Stopped before the end, on request or because a time limit was near. */
 static void decide_stopped(struct attempt *attempt)
 {
-    bool late = *attempt->time_is_up;
-    const char *why = late ? "the job's time limit came near" : "stopped on request";
+    bool late = is_late(attempt);
+    const char *why = *attempt->time_is_up     ? "the job's time limit came near"
+                      : attempt->limit_is_near ? "timeout.run came near"
+                                               : "stopped on request";
     enum outcome outcome = late ? OUTCOME_TIMEOUT : OUTCOME_CANCELLED;
     int code = late ? CB_ERR_TIMEOUT : CB_ERR_ABORTED;
     uint64_t done = atomic_load(&attempt->pages.page[0]->iteration) + UINT64_C(1);
@@ -274,7 +281,7 @@ void seal_decide(struct attempt *attempt)
         decide_killed(attempt, killed_rank, signal_number);
     else if (failed)
         decide_failed(attempt, rank, code, count);
-    else if ((*attempt->signals > 0 || *attempt->time_is_up || was_stopped(attempt)) &&
+    else if ((*attempt->signals > 0 || is_late(attempt) || was_stopped(attempt)) &&
              !(all_done(attempt) && all_iterations(attempt)))
         decide_stopped(attempt);
     else if (all_done(attempt) && attempt->launcher.exited && attempt->launcher.status == 0)
