@@ -30,8 +30,8 @@ int main(int argc, char **argv)
     int rc = run(&cli, argc, argv, &err);
     if (rc)
         log_error("%s", err.message);
-    bool at_home = cli.verb != &verb_verify; /* for verify, a damaged checkpoint is a result, not a failure */
-    int exit_code = rc == 0 ? cli.exit_code : at_home ? cb_exit_code_at_home(rc) : cb_exit_code(rc);
+    bool is_damaged = cli.verb && cli.verb->reads_checkpoint && (rc == CB_ERR_CORRUPT || rc == CB_ERR_FORMAT);
+    int exit_code = rc == 0 ? cli.exit_code : is_damaged ? cb_exit_code(rc) : cb_exit_code_at_home(rc);
     cli_release(&cli);
     return exit_code;
 }

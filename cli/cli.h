@@ -35,6 +35,7 @@ struct verb {
     const char *about;     /* further paragraphs for help and man page; may be NULL */
     const char *example;   /* a command line; may be NULL */
     bool takes_experiment; /* FILE.yaml, key=value and --key are settings; otherwise all arguments are words */
+    bool reads_checkpoint; /* so a damaged checkpoint is its result (exit code 3), not a failure of this machine (4) */
     const struct verb_flag *flags;
     size_t flag_count;
     int (*run)(struct cli *cli, struct cb_err *err);

@@ -326,5 +326,6 @@ const struct verb verb_convert = {
              "kept where the format can; what is left out is named.",
     .example = "ckptbench convert ./ckpt/20261121-k3f9 ./hf format=safetensors io.files=4",
     VERB_FLAGS(flags),
+    .reads_checkpoint = true,
     .run = run_convert,
 };

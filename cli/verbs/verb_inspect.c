@@ -384,5 +384,6 @@ const struct verb verb_inspect = {
              "value; parts that are stored twice; and a guess at the layout.",
     .example = "ckptbench inspect ./ckpt/20261121-k3f9 --tensors",
     VERB_FLAGS(flags),
+    .reads_checkpoint = true,
     .run = run_inspect,
 };

@@ -195,5 +195,6 @@ const struct verb verb_verify = {
              "tensor and offset. Exit code 3 when something is wrong.",
     .example = "ckptbench verify ./ckpt/20261121-k3f9",
     VERB_FLAGS(flags),
+    .reads_checkpoint = true,
     .run = run_verify,
 };

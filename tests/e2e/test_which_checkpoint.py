@@ -120,3 +120,11 @@ def test_what_cannot_be_read_is_not_advised_to_be_made(place):
     for verb in ("inspect", "verify"):
         said = ckptbench(place, verb, "/nonexist", code=2).stderr
         assert "there is no folder '/nonexist'" in said and "mkdir" not in said
+
+
+@pytest.mark.parametrize("verb", ["verify", "inspect", "convert"])
+def test_a_damaged_checkpoint_has_one_exit_code_for_every_verb(place, verb):
+    checkpoint = saved(place) / "iteration-1"
+    metadata = checkpoint / ".metadata"
+    metadata.write_bytes(metadata.read_bytes()[:-50])
+    ckptbench(place, verb, checkpoint, *[place / "target"] * (verb == "convert"), code=3)

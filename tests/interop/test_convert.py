@@ -279,7 +279,7 @@ def test_a_damaged_source_makes_no_checkpoint(tmp_path):
     data[at] ^= 1
     file.write_bytes(data)
     for words in (["format=safetensors"], ["format=dcp", "ranks=3", "sharding=full"]):
-        said = convert(source, tmp_path / words[0], *words, code=4)
+        said = convert(source, tmp_path / words[0], *words, code=3)
         assert "CRC-32" in said and "a in __0_0.distcp" in said
         assert not any((tmp_path / words[0] / name).exists() for name in (".metadata", "model.safetensors.index.json"))
 
