@@ -158,11 +158,12 @@ static void tell_why_not(const struct look *self, const char *profile, const str
     struct s3_credentials credentials = {0};
     bool has = s3_credentials_find(profile, &credentials, NULL) == 0;
     s3_credentials_wipe(&credentials);
-    self->report(self->context, has ? "s3 endpoint" : "s3 credentials", false, err->message,
-                 has ? "correct the endpoint (s3.endpoint, AWS_ENDPOINT_URL), or what this machine asks for names: "
-                       "`getent hosts NAME`"
-                     : "give AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile of ~/.aws/credentials with "
-                       "s3.profile");
+    self->report(
+        self->context, has ? "s3 endpoint" : "s3 credentials", false, err->message,
+        has ? "correct what it names (s3.endpoint, AWS_ENDPOINT_URL, AWS_MAX_ATTEMPTS), or what this machine asks "
+              "for names: `getent hosts NAME`"
+            : "give AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile of ~/.aws/credentials with "
+              "s3.profile");
 }
 
 void doctor_s3_check(const char *uri, const struct experiment *experiment, doctor_s3_fn report, void *context)

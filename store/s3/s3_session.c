@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/clock.h"
+#include "core/units.h"
 #include "store/s3/s3_profile.h"
 
 #define DEFAULT_REGION "us-east-1"
@@ -48,13 +49,26 @@ static int choose(const char *key_value, const char *const *variables, const cha
     return rc;
 }
 
+/* s3.attempts, else AWS_MAX_ATTEMPTS, which the SDKs also reject if it is no number from 1. */
+static int choose_attempts(struct s3_session *self, struct cb_err *err)
+{
+    const char *variable = getenv("AWS_MAX_ATTEMPTS");
+    uint64_t attempts = self->options.attempts ? self->options.attempts : DEFAULT_ATTEMPTS;
+    if (!self->options.attempts && variable && *variable &&
+        (units_parse_u64(variable, &attempts, NULL) || attempts == 0 || attempts > UINT32_MAX))
+        return cb_fail(err, CB_ERR_USAGE, "AWS_MAX_ATTEMPTS=%s: must be a number from 1; s3.attempts overrides it",
+                       variable);
+    self->attempts = (uint32_t)attempts;
+    return 0;
+}
+
 static int decide(struct s3_session *self, struct cb_err *err)
 {
     static const char *const endpoint[] = {"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", NULL},
                              *const region[] = {"AWS_REGION", "AWS_DEFAULT_REGION", NULL},
                              *const ca[] = {"AWS_CA_BUNDLE", NULL};
     struct s3_options *options = &self->options;
-    const char *profile = s3_profile_name(options->profile), *unused, *attempts = getenv("AWS_MAX_ATTEMPTS");
+    const char *profile = s3_profile_name(options->profile), *unused;
     self->endpoint_source = "s3.endpoint";
     bool given = options->endpoint[0];
     int rc = choose(options->endpoint, endpoint, profile, "endpoint_url", options->endpoint, sizeof options->endpoint,
@@ -67,11 +81,7 @@ static int decide(struct s3_session *self, struct cb_err *err)
         rc = choose(options->tls_ca, ca, profile, "ca_bundle", options->tls_ca, sizeof options->tls_ca, &unused, err);
     if (!options->region[0])
         snprintf(options->region, sizeof options->region, DEFAULT_REGION);
-    unsigned long from_environment = attempts ? strtoul(attempts, NULL, 10) : 0;
-    self->attempts = options->attempts                                        ? options->attempts
-                     : from_environment > 0 && from_environment <= UINT32_MAX ? (uint32_t)from_environment
-                                                                              : DEFAULT_ATTEMPTS;
-    return rc;
+    return rc ? rc : choose_attempts(self, err);
 }
 
 /* --- addresses --- */

@@ -56,6 +56,7 @@ SETTINGS = [
     ({"AWS_ACCESS_KEY_ID": ""}, "credentials", "AWS_ACCESS_KEY_ID", "s3.profile"),
     ({"AWS_ENDPOINT_URL": f"http://{'x' * 70}.test"}, "endpoint", "cannot be resolved", "getent hosts"),
     ({"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_MAX_ATTEMPTS": "2"}, "bucket", "does the server run", "start the server"),
+    ({"AWS_MAX_ATTEMPTS": "many"}, "endpoint", "must be a number from 1", "AWS_MAX_ATTEMPTS"),
     ({"AWS_SECRET_ACCESS_KEY": "another"}, "bucket", "SignatureDoesNotMatch", "give other credentials"),
     ({"AWS_ACCESS_KEY_ID": "nobody"}, "bucket", "InvalidAccessKeyId", "give other credentials"),
     ({"AWS_CA_BUNDLE": "authority", "AWS_ENDPOINT_URL": "tls", "AWS_MAX_ATTEMPTS": "2"}, "bucket", "certificate", "s3.tls.ca"),
