@@ -17,6 +17,7 @@
 #include "core/units.h"
 #include "core/utf8.h"
 #include "core/yaml.h"
+#include "run/aliases.h"
 #include "run/options.h"
 
 #define MAX_OUTPUT_BYTES (1024 * MIB)
@@ -160,7 +161,8 @@ static int read_flag(struct cli *self, struct arguments *arguments, const char *
         return read_own_flag(self, arguments, own, equals, err);
     if (set_common_flag(self, start, len))
         return equals ? cb_fail(err, CB_ERR_USAGE, "--%s takes no value", name) : 0;
-    bool is_setting = strcmp(name, "zip") == 0 || strncmp(name, "label.", 6) == 0 || option_find(name, &id, NULL) == 0;
+    bool is_setting = strcmp(name, "zip") == 0 || strncmp(name, "label.", 6) == 0 ||
+                      option_find(name, &id, NULL) == 0 || alias_find(name);
     if (self->verb && self->verb->takes_experiment && flag[1] == '-' && is_setting)
         return read_setting_flag(arguments, start, len, equals, err);
     return unknown_flag(self->verb, flag, name, err);
@@ -265,6 +267,17 @@ int cli_init(struct cli *self, int argc, char **argv, struct cb_err *err)
         self->exit_code = CB_EXIT_USAGE;
     }
     return rc; /* owned by the caller, also on failure */
+}
+
+int cli_use_own_names(struct cli *self, struct cb_err *err)
+{
+    struct buf said;
+    buf_init(&said, MAX_YAML_BYTES);
+    int rc = self->verb && self->verb->takes_experiment ? aliases_resolve(&self->settings, &said, err) : 0;
+    if (rc == 0 && said.len)
+        log_info("names of other tools: %s", said.data);
+    buf_release(&said);
+    return rc;
 }
 
 void cli_release(struct cli *self)

@@ -10,6 +10,9 @@ static int run(struct cli *cli, int argc, char **argv, struct cb_err *err)
     if (rc)
         return rc;
     log_init("ckptbench", cli->quiet ? LOG_QUIET : cli->verbose ? LOG_VERBOSE : LOG_NORMAL);
+    rc = cli_use_own_names(cli, err);
+    if (rc)
+        return rc;
     if (cli->version)
         cli_write_version(cli);
     else if (cli->help)

@@ -89,6 +89,8 @@ struct cli {
 
 /* Parses the command line. All strings are borrowed from argv. */
 int cli_init(struct cli *self, int argc, char **argv, struct cb_err *err) CB_MUST_CHECK;
+/* Gives settings that have the names of other tools our keys, and logs which. */
+int cli_use_own_names(struct cli *self, struct cb_err *err) CB_MUST_CHECK;
 void cli_release(struct cli *self);
 
 /* Whether a flag of the verb was given, and its value, NULL if it was not given. A flag given twice is an error.

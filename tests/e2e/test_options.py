@@ -49,6 +49,21 @@ def home(tmp_path):
     return Home(tmp_path)
 
 
+def test_names_of_other_tools_are_keys_and_what_they_mean_is_said_once(home):
+    result = home.call("run", "--json", "model=gpt2-tiny", "baseline=false", "warmup=0", "+world_size=2", "--uri", "./store", "--backend", "gloo",
+                       "epochs=1")
+    experiment = json.loads(result.stdout)["experiment"]
+    assert (experiment["ranks"], experiment["device"], experiment["iterations"]) == (2, "cpu", 1)
+    assert experiment["store"] == str(home.store)
+    assert result.stderr.count("world_size is ranks") == 1 and "backend is device (gloo: cpu)" in result.stderr
+
+
+def test_options_finds_a_key_by_its_name_elsewhere(home):
+    assert "ranks" in [row["name"] for row in home.json("options", "world_size")]
+    assert {"save.async", "load.exchange"} <= {row["name"] for row in home.json("options", "veScale")}
+    assert "(also world_size, num_processes)" in home.call("options", "world_size").stdout
+
+
 def test_a_remark_about_several_runs_of_a_sweep_is_made_once(home):
     text = home.call("submit", "--dry-run", "model=gpt2-tiny", "ranks=2", "store=/absent/below", "io.depth=1,2,3").stderr
     assert text.count("/absent/below does not exist") == 1
