@@ -46,7 +46,6 @@ uint64_t memory_stage_bytes(const struct training *training, const struct model 
 struct memory_record {
     enum memory_stage stage;
     uint32_t rank;
-    const char *log_key; /* name of the configuration */
     double allocated_bytes, most_allocated_bytes, reserved_bytes, most_reserved_bytes, resident_bytes;
 };
 /* An object with the keys of the data-parallel tutorial; its GB are 2^30 bytes. */

@@ -49,11 +49,10 @@ void memory_stages_describe(const struct memory_stages *self, const char *folder
         snprintf(text + used, size - used, " %s: %s", on_device ? "on the device" : "resident", folder);
 }
 
-static void write_stage(const struct memory_stages *self, enum memory_stage stage, uint32_t rank, const char *log_key,
-                        struct buf *out)
+static void write_stage(const struct memory_stages *self, enum memory_stage stage, uint32_t rank, struct buf *out)
 {
     struct json_writer json;
-    struct memory_record record = {.stage = stage, .rank = rank, .log_key = log_key};
+    struct memory_record record = {.stage = stage, .rank = rank};
     /* Memory is allocated from the device directly, so reserved and peak memory equal allocated. */
     record.allocated_bytes = record.most_allocated_bytes = self->device_bytes[stage];
     record.reserved_bytes = record.most_reserved_bytes = self->device_bytes[stage];
@@ -63,8 +62,7 @@ static void write_stage(const struct memory_stages *self, enum memory_stage stag
     buf_append_char(out, '\n');
 }
 
-int memory_stages_write(const struct memory_stages *self, const char *folder, uint32_t rank, const char *log_key,
-                        struct cb_err *err)
+int memory_stages_write(const struct memory_stages *self, const char *folder, uint32_t rank, struct cb_err *err)
 {
     char path[PATH_BYTES];
     struct buf text;
@@ -75,7 +73,7 @@ int memory_stages_write(const struct memory_stages *self, const char *folder, ui
     buf_init(&text, MOST_BYTES);
     for (int stage = 0; stage < MEMORY_STAGES; stage++)
         if (self->taken[stage])
-            write_stage(self, (enum memory_stage)stage, rank, log_key, &text);
+            write_stage(self, (enum memory_stage)stage, rank, &text);
     int rc = buf_check(&text, "the memory of a training's stages", err);
     if (!rc)
         rc = buf_write_file(&text, path, 0644, err);

@@ -27,7 +27,7 @@ void memory_stages_take(struct memory_stages *self, enum memory_stage stage, dou
 void memory_stages_describe(const struct memory_stages *self, const char *folder, char *text, size_t size);
 
 /* Writes FOLDER/rank-R.jsonl, one object per stage that was reached. */
-int memory_stages_write(const struct memory_stages *self, const char *folder, uint32_t rank, const char *log_key,
+int memory_stages_write(const struct memory_stages *self, const char *folder, uint32_t rank,
                         struct cb_err *err) CB_MUST_CHECK;
 
 #endif

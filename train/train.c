@@ -465,7 +465,7 @@ static void write_files(struct trainer *self)
     }
     snprintf(folder, sizeof folder, "%s/memory", attempt);
     memory_stages_describe(&self->memory, folder, text, sizeof text);
-    bool kept = memory_stages_write(&self->memory, folder, self->rank, name, &err) == 0;
+    bool kept = memory_stages_write(&self->memory, folder, self->rank, &err) == 0;
     status_page_add_fact(self->page, "train.memory", kept ? text : err.message);
     if (self->trace.capacity == 0)
         return;

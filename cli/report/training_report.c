@@ -54,7 +54,7 @@ void training_report_write_json(const struct experiment *experiment, const struc
     json_member_array(json, "memory");
     for (int i = 0; i < MEMORY_STAGES; i++) {
         enum memory_stage stage = (enum memory_stage)i;
-        struct memory_record record = {.stage = stage, .log_key = training->name};
+        struct memory_record record = {.stage = stage};
         record.allocated_bytes = (double)memory_stage_bytes(training, workload->model, moments_of(experiment), stage);
         record.most_allocated_bytes = record.reserved_bytes = record.most_reserved_bytes = record.resident_bytes = NAN;
         memory_record_write(&record, json);

@@ -99,7 +99,7 @@ static void groups_that_shard_have_larger_shares(void **state)
 static void a_record_has_the_tutorials_keys_and_null_for_what_is_not_there(void **state)
 {
     (void)state;
-    struct memory_record record = {.stage = MEMORY_AFTER_WARMUP, .rank = 3, .log_key = "ddp", .resident_bytes = GB / 2};
+    struct memory_record record = {.stage = MEMORY_AFTER_WARMUP, .rank = 3, .resident_bytes = GB / 2};
     record.allocated_bytes = 25 * GB;
     record.most_allocated_bytes = record.reserved_bytes = record.most_reserved_bytes = NAN;
     struct json_writer json;
@@ -107,7 +107,7 @@ static void a_record_has_the_tutorials_keys_and_null_for_what_is_not_there(void 
     buf_init(&text, 4096);
     json_writer_init(&json, &text, 0);
     memory_record_write(&record, &json);
-    assert_string_equal(text.data, "{\"stage\": \"after warmup\", \"rank\": 3, \"log_key\": \"ddp\", "
+    assert_string_equal(text.data, "{\"stage\": \"after warmup\", \"rank\": 3, \"log_key\": \"memory\", "
                                    "\"cuda_memory_allocated_GB\": 25, \"cuda_max_memory_allocated_GB\": null, "
                                    "\"cuda_memory_reserved_GB\": null, \"cuda_max_memory_reserved_GB\": null, "
                                    "\"cpu_memory_rss_GB\": 0.5}");
