@@ -2,7 +2,9 @@
 #include "cli/report/clusterbench.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/report/suite_report.h"
@@ -12,6 +14,7 @@
 
 #define NO_METRIC METRIC_COUNT
 #define ROW_BYTES 96
+#define DOCUMENT_MAX_BYTES (1u << 20)
 
 /* `name` has a %s in the place of a number: of GPUs or ranks, for storage of workers. Our value times `factor` is
  * the value written. */
@@ -60,6 +63,8 @@ struct document {
     size_t ranks;
     long rank; /* -1: the whole run */
     size_t gpus, nodes;
+    size_t leader; /* first rank on the node of `rank`, which measures for the node */
+    char node[64]; /* "": the machine of the run's first rank */
     struct buf *out;
 };
 
@@ -72,8 +77,10 @@ static double value_of(const struct document *self, enum metric_id metric)
 {
     if (metric == NO_METRIC)
         return NAN;
-    if (self->rank >= 0)
-        return median_of_rank(self, metric, (size_t)self->rank);
+    if (self->rank >= 0) {
+        double own = median_of_rank(self, metric, (size_t)self->rank);
+        return isfinite(own) ? own : median_of_rank(self, metric, self->leader);
+    }
     const struct run_metric *found = run_info_metric(self->run, OP_SUITE, metric);
     return found ? found->summary.median : NAN;
 }
@@ -139,6 +146,8 @@ static void write_head(const struct document *self)
     for (size_t i = 0; i < run->fingerprint_count; i++)
         if (strcmp(run->fingerprint_keys[i], "system.host") == 0)
             host = run->fingerprint_values[i];
+    if (self->node[0])
+        host = self->node;
     buf_printf(self->out, "---\ntimestamp: \"%s\"\nhostname: \"%s\"\ntotal_time: %.2f\n", date, host,
                (double)(run->ended_wall_ns - run->started_wall_ns) / 1e9);
     if (self->rank >= 0)
@@ -163,10 +172,29 @@ static void write_document(const struct document *self)
     }
 }
 
-int clusterbench_write(struct history *history, const struct run_info *run, bool per_rank, struct buf *out,
-                       struct cb_err *err)
+/* Finds the node of a rank: the one with the highest first rank that is not above it. From "suite.node.NAME=RANK". */
+static void find_node(struct document *self)
+{
+    static const char prefix[] = "suite.node.";
+    self->leader = 0;
+    self->node[0] = '\0';
+    for (size_t i = 0; i < self->run->fact_count && self->rank >= 0; i++) {
+        const char *fact = self->run->facts[i], *equals = strrchr(fact, '=');
+        size_t first = equals ? strtoul(equals + 1, NULL, 10) : 0;
+        if (strncmp(fact, prefix, strlen(prefix)) != 0 || !equals || first > (size_t)self->rank ||
+            first >= self->ranks || (self->node[0] && first < self->leader))
+            continue;
+        self->leader = first;
+        snprintf(self->node, sizeof self->node, "%.*s", (int)(equals - fact - (ptrdiff_t)strlen(prefix)),
+                 fact + strlen(prefix));
+    }
+}
+
+int clusterbench_each(struct history *history, const struct run_info *run, bool per_rank, clusterbench_fn take,
+                      void *context, struct cb_err *err)
 {
     double *medians = NULL;
+    struct buf text;
     if (!workload_kind_of(run->experiment)->measures_cluster)
         return cb_fail(err, CB_ERR_USAGE, "run %s is of workload=%s: --clusterbench is for workload=suite", run->run,
                        workload_kind_of(run->experiment)->name);
@@ -174,13 +202,21 @@ int clusterbench_write(struct history *history, const struct run_info *run, bool
     if (rc)
         return rc;
     struct document document = {
-        .run = run, .medians = medians, .ranks = experiment_u64(run->experiment, OPT_RANKS), .rank = -1, .out = out};
+        .run = run, .medians = medians, .ranks = experiment_u64(run->experiment, OPT_RANKS), .rank = -1, .out = &text};
+    buf_init(&text, DOCUMENT_MAX_BYTES);
     for (size_t i = 0; i < run->fact_count; i++)
         document.nodes += strncmp(run->facts[i], "suite.node.", strlen("suite.node.")) == 0;
     for (size_t rank = 0; rank < document.ranks; rank++)
         document.gpus += has_gpu(&document, rank);
-    for (long last = per_rank ? (long)document.ranks - 1 : -1; document.rank <= last; document.rank++)
+    for (long last = per_rank ? (long)document.ranks - 1 : -1; rc == 0 && document.rank <= last; document.rank++) {
+        buf_clear(&text);
+        find_node(&document);
         write_document(&document);
+        rc = buf_check(&text, "the results", err);
+        if (rc == 0)
+            rc = take(context, document.rank, &text, err);
+    }
+    buf_release(&text);
     free(medians);
-    return 0;
+    return rc;
 }

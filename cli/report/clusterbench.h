@@ -3,10 +3,15 @@
 #ifndef CLI_REPORT_CLUSTERBENCH_H
 #define CLI_REPORT_CLUSTERBENCH_H
 
+#include "core/buf.h"
 #include "db/history.h"
 
-/* With `per_rank`, appends a document for each rank with its own values. */
-int clusterbench_write(struct history *history, const struct run_info *run, bool per_rank, struct buf *out,
-                       struct cb_err *err) CB_MUST_CHECK;
+/* Receives a document: of the run (rank -1), or of one rank. */
+typedef int (*clusterbench_fn)(void *context, long rank, const struct buf *document, struct cb_err *err);
+
+/* With `per_rank`, also a document for each rank: with its own values, and with those that the first rank of its node
+ * measured for the node. */
+int clusterbench_each(struct history *history, const struct run_info *run, bool per_rank, clusterbench_fn take,
+                      void *context, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

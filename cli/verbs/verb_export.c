@@ -1,8 +1,10 @@
 /* ckptbench export: writes one run for other tools. --mlperf is the summary.json of MLPerf Storage's checkpointing
  * (rank 0's own times; "GB" there is 2^30 bytes), --s3benchmark the run_results.json of the S3 connector's benchmark
  * (every rank's durations). What we do not measure is null, never 0. */
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/cli.h"
@@ -10,8 +12,10 @@
 #include "cli/report/history_reading.h"
 #include "cli/report/report.h"
 #include "core/alloc.h"
+#include "core/path.h"
 #include "core/units.h"
 #include "core/version.h"
+#include "run/job_record.h"
 #include "run/status_page.h"
 #include "store/kind.h"
 
@@ -58,9 +62,9 @@ static int gather(void *context, const struct rank_values *values, struct cb_err
     return rc;
 }
 
-static double checkpoint_bytes(const struct run_info *run)
+static double run_value(const struct run_info *run, enum metric_id metric)
 {
-    const struct run_metric *found = run_info_metric(run, OP_NONE, METRIC_CHECKPOINT_BYTES);
+    const struct run_metric *found = run_info_metric(run, OP_NONE, metric);
     return found ? found->summary.median : NAN;
 }
 
@@ -196,10 +200,11 @@ static uint64_t world_size(const struct run_info *run, const struct durations *d
 static void write_mlperf(struct json_writer *json, const struct run_info *run, const struct durations *durations)
 {
     static const enum operation operations[] = {OP_SAVE, OP_LOAD};
-    double checkpoint_gib = checkpoint_bytes(run) / (double)GIB;
+    double checkpoint_gib = run_value(run, METRIC_CHECKPOINT_BYTES) / (double)GIB;
+    uint64_t nodes = experiment_u64(run->experiment, OPT_NODES);
     json_member_date(json, "start", run->started_wall_ns);
     json_member_u64(json, "num_accelerators", world_size(run, durations));
-    json_member_u64(json, "num_hosts", 1);
+    json_member_u64(json, "num_hosts", nodes ? nodes : 1);
     json_member_text(json, "hostname", fingerprint_of(run, "system.host"));
     json_member_object(json, "metric");
     for (size_t i = 0; i < 2; i++) {
@@ -224,7 +229,8 @@ static void s3_config(struct json_writer *json, const struct run_info *run, cons
     bool is_s3 = store_uri_of(store).kind->is_objects;
     json_member_object(json, "config");
     json_member_text(json, "model", experiment_text(experiment, OPT_MODEL));
-    json_member_text(json, "backend", "gloo"); /* that benchmark's name for MPI on the CPU */
+    /* That benchmark's names for MPI on the CPU, and for GPUs. */
+    json_member_text(json, "backend", experiment_is(experiment, OPT_DEVICE, "cuda") ? "nccl" : "gloo");
     json_member_u64(json, "world_size", world_size(run, durations));
     json_member_u64(json, "thread_count", experiment_u64(experiment, OPT_IO_THREADS));
     json_member_u64(json, "epochs", experiment_u64(experiment, OPT_ITERATIONS));
@@ -243,12 +249,27 @@ static void s3_config(struct json_writer *json, const struct run_info *run, cons
     json_write_end_object(json);
 }
 
+/* Percent of the machine, of the whole run: the mean of the CPU, and the peak of memory. */
+static void s3_utilization(struct json_writer *json, const struct run_info *run)
+{
+    const char *memory = fingerprint_of(run, "memory.bytes");
+    double bytes = memory ? strtod(memory, NULL) : NAN;
+    json_member_object(json, "utilization");
+    json_member_object(json, "cpu_util");
+    json_member_double(json, "mean", 100 * run_value(run, METRIC_HOST_CPU_FRACTION));
+    json_write_end_object(json);
+    json_member_object(json, "cpu_mem");
+    json_member_double(json, "max", bytes > 0 ? 100 * run_value(run, METRIC_HOST_MEMORY_PEAK_BYTES) / bytes : NAN);
+    json_write_end_object(json);
+    json_write_end_object(json);
+}
+
 /* A job of that benchmark saves or loads; a run that does both becomes two jobs. */
 static void s3_job(struct json_writer *json, const struct run_info *run, const struct durations *durations,
                    enum operation op)
 {
     const struct numbers *all = &durations->all[op];
-    double mib = checkpoint_bytes(run) / (double)MIB;
+    double mib = run_value(run, METRIC_CHECKPOINT_BYTES) / (double)MIB;
     if (all->count == 0)
         return;
     json_write_begin_object(json);
@@ -259,8 +280,13 @@ static void s3_job(struct json_writer *json, const struct run_info *run, const s
         json_write_double(json, mib / all->values[i]);
     json_write_end_array(json);
     write_numbers(json, op == OP_SAVE ? "corrected_save_durations_s" : "corrected_load_durations_s", all);
-    json_member_text(json, "processing_durations_s", NULL); /* that benchmark restarts all processes for each */
-    json_member_text(json, "utilization", NULL);
+    /* That benchmark restarts all processes for each, and so includes their start. */
+    const struct run_metric *whole = run_info_metric(run, op, op == OP_SAVE ? METRIC_SAVE_S : METRIC_LOAD_S);
+    if (whole && whole->iterations)
+        write_numbers(json, "processing_durations_s", &(const struct numbers){whole->iterations, whole->summary.n});
+    else
+        json_member_text(json, "processing_durations_s", NULL);
+    s3_utilization(json, run);
     json_write_end_object(json);
     json_write_end_object(json);
 }
@@ -316,10 +342,44 @@ static int export_s3benchmark(struct cli *cli, struct history *history, const st
     return export_durations(cli, history, run, 2, write_s3benchmark, err);
 }
 
+/* The earlier cluster benchmark */
+
+static int print_document(void *context, long rank, const struct buf *document, struct cb_err *err)
+{
+    struct cli *cli = context;
+    (void)rank;
+    buf_append(&cli->out, document->data, document->len);
+    return cli_flush(cli, err);
+}
+
+struct document_files {
+    const char *folder;
+    char job[64]; /* number of the Slurm job, else the run's id */
+};
+
+/* benchmark_JOB.yaml, or benchmark_JOB_rankR.yaml. */
+static int write_document(void *context, long rank, const struct buf *document, struct cb_err *err)
+{
+    const struct document_files *self = context;
+    char path[PATH_MAX], of_rank[32] = "";
+    if (rank >= 0)
+        snprintf(of_rank, sizeof of_rank, "_rank%ld", rank);
+    int rc = path_format(path, sizeof path, err, "%s/benchmark_%s%s.yaml", self->folder, self->job, of_rank);
+    return rc ? rc : buf_write_file(document, path, 0644, err);
+}
+
 static int export_clusterbench(struct cli *cli, struct history *history, const struct run_info *run, struct cb_err *err)
 {
-    int rc = clusterbench_write(history, run, cli_has_flag(cli, "per-rank"), &cli->out, err);
-    return rc ? rc : cli_flush(cli, err);
+    bool per_rank = cli_has_flag(cli, "per-rank");
+    struct document_files files = {.folder = cli_flag_value(cli, "into")};
+    struct job_record record;
+    if (!files.folder)
+        return clusterbench_each(history, run, per_rank, print_document, cli, err);
+    job_record_init(&record);
+    bool is_job = job_record_read(run->folder, &record, NULL) == 0 && *record.job;
+    snprintf(files.job, sizeof files.job, "%s", is_job ? record.job : run->run);
+    job_record_release(&record);
+    return clusterbench_each(history, run, per_rank, write_document, &files, err);
 }
 
 static int run_export(struct cli *cli, struct cb_err *err)
@@ -340,6 +400,8 @@ static int run_export(struct cli *cli, struct cb_err *err)
         given += formats[i].given;
         format = formats[i].given ? i : format;
     }
+    if (cli_flag_value(cli, "into") && !cli_has_flag(cli, "clusterbench"))
+        return cb_fail(err, CB_ERR_USAGE, "--into is for --clusterbench: the others print one document");
     if (given != 1)
         return cb_fail(err, CB_ERR_USAGE,
                        "export takes one of --csv, --json, --mlperf, --s3benchmark and --clusterbench");
@@ -364,6 +426,7 @@ static const struct verb_flag flags[] = {
     {"s3benchmark", NULL, "run_results.json of the S3 connector for PyTorch"},
     {"clusterbench", NULL, "workload=suite as YAML, with the sections and rows of the older cluster benchmark"},
     {"per-rank", NULL, "with --clusterbench: a document for each rank, too"},
+    {"into", "DIR", "with --clusterbench: write benchmark_JOB.yaml there, and benchmark_JOB_rankR.yaml for each rank"},
 };
 
 const struct verb verb_export = {

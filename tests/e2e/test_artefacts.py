@@ -30,6 +30,7 @@ CHANGED = {
     r"checkpoint_stored_bytes|save_overhead": "what headers and padding add is a metric",
     r"fail.{1,2}on|6: inconclusive|inconclusive: also 6|^ *compare\) flags=": "compare --fail-on is new",
     r"^Shows the keys whose name|tool have a WORD|^WORD\.$|are accepted when settings are read": "options finds names of other tools",
+    r"benchmark_JOB|into\\fR": "export writes the files of the older cluster benchmark",
     r"throughput_mibs": "a metric of several operations is named with its operation",
     r"in_backoff_s|every request under way was in its backoff": "waiting for a store's retries is a state",
 }
@@ -55,7 +56,8 @@ def world():
 
 
 def without_added(document):
-    """A JSON document without the members that this version adds: why a rank was the slowest, the new options, and names of keys in other tools; and
+    """A JSON document without the members that this version adds: why a rank was the slowest, the new options, and names of keys in other tools; what was null for
+    the S3 connector's benchmark; and
     without those that it gives other values: a comparison proposes other numbers of further runs, none within one run; and throughput of
     a save, which the history made anew computes from tensor bytes alone; without the metric that had one name for saves and loads; the
     baseline's reads were called write."""
@@ -63,7 +65,7 @@ def without_added(document):
         return [without_added(value) for value in document if not (isinstance(value, dict) and value.get("name") in NEW_OPTIONS)]
     if not isinstance(document, dict):
         return document
-    kept = {key: without_added(value) for key, value in document.items() if key not in ("slowest_rank_state", "more_runs", "aliases", *NEW_OPTIONS, *SAVE_RATES, *THROUGHPUTS)}
+    kept = {key: without_added(value) for key, value in document.items() if key not in ("slowest_rank_state", "more_runs", "aliases", "processing_durations_s", "utilization", *NEW_OPTIONS, *SAVE_RATES, *THROUGHPUTS)}
     for operation in kept.get("slowest_rank", {}).values():
         operation.pop("state", None)
     reading = kept.get("states", {}).get("baseline_read", {})
@@ -91,7 +93,7 @@ def is_same_json(old, now):
 
 def without_names(line):
     """The shell's completion lists all flags and all keys in one line; options names those of other tools."""
-    return re.sub(r" \(also [^)]*\)$", "", re.sub(r" (--replace-kept|keep\.replace|timeout\.lease)(?=[ \"])", "", line))
+    return re.sub(r" \(also [^)]*\)$", "", re.sub(r" (--replace-kept|--into|keep\.replace|timeout\.lease)(?=[ \"])", "", line))
 
 
 def without_reasons(line):

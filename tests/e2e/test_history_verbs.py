@@ -497,7 +497,9 @@ def test_export_speaks_the_formats_of_other_benchmarks(home):
     assert len(save["metrics"]["corrected_save_durations_s"]) == 4 * 3
     assert load["metrics"]["throughput_mibs"][0] == pytest.approx(16, rel=0.01)
     assert save["config"]["checkpoint"] == {"storage": "disk", "sharding_strategy": "none", "sync_files": False}
-    assert save["metrics"]["processing_durations_s"] is None
+    assert save["metrics"]["processing_durations_s"] == pytest.approx([0.5] * 3, rel=0.01)
+    assert set(save["metrics"]["utilization"]) == {"cpu_util", "cpu_mem"}
+    assert save["config"]["backend"] == "gloo"
 
 
 @pytest.mark.parametrize("store", ["s3://bucket/bench", "fault:delay=5ms:s3://bucket/bench"])

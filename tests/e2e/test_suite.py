@@ -158,6 +158,17 @@ def test_a_slow_gpu_is_named_among_those_of_one_node_and_against_its_past(tmp_pa
     assert re.findall(r'"GPU (\d)":\n    "Memory bandwidth": {value: (\d+), unit: "GB/s"}', ranks[2]) == [("2", "500")]
 
 
+def test_files_of_ranks_have_what_was_measured_for_their_node(tmp_path):
+    run = suite(tmp_path, "ranks=2", "suite.only=storage")["run"]
+    (tmp_path / "files").mkdir()
+    ckptbench(tmp_path, "export", run, "--clusterbench", "--per-rank", "--into", "files")
+    assert {path.name for path in (tmp_path / "files").iterdir()} == {f"benchmark_{run}{rank}.yaml" for rank in ("", "_rank0", "_rank1")}
+    for rank in range(2):
+        text = (tmp_path / f"files/benchmark_{run}_rank{rank}.yaml").read_text()
+        assert f"rank: {rank}\n" in text
+        assert re.search(r'"Sequential Write": \{value: \d', text) and re.search(r'"Random IOPS \(4K blocks\)": \{value: \d', text), text
+
+
 def test_ranks_that_share_a_gpu_leave_it_to_one_of_them(tmp_path, monkeypatch):
     """Two of four ranks measure, each while nobody else uses its GPU."""
     monkeypatch.setenv("CKPTBENCH_CUDA_PLUGIN", str(BUILD / "tests/fake-plugin.so"))
