@@ -3,17 +3,22 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/jobs/job_list.h"
 #include "cli/jobs/run_here.h"
+#include "cli/report/suite_report.h"
 #include "core/alloc.h"
+#include "core/log.h"
 #include "core/path.h"
 #include "jobs/slurm/job_script.h"
 #include "jobs/slurm/run_follow.h"
+#include "run/workload_kind.h"
 
 #define SCRIPT_MAX_BYTES (1u << 16)
 #define PLACE_BYTES 256
+#define NAMES_MAX_BYTES (1u << 20)
 
 int submission_init(struct submission *self, struct cb_err *err)
 {
@@ -213,8 +218,6 @@ int submission_test(const struct submission *self, const struct run_plan *run_pl
     return rc;
 }
 
-/* ---- after another run ---- */
-
 bool submission_lacks_suffix(const struct setting_list *settings)
 {
     bool loads = false, names_one = false;
@@ -226,6 +229,84 @@ bool submission_lacks_suffix(const struct setting_list *settings)
     }
     return loads && !names_one;
 }
+
+/* ---- without bad nodes ---- */
+
+static int find_suite(struct history *history, const char *word, struct run_info **run, struct cb_err *err)
+{
+    const char *const filters[] = {"workload=suite", word};
+    bool is_newest = strcmp(word, "LATEST") == 0;
+    struct run_selection selection = {0};
+    char id[64] = "";
+    int rc = 0;
+    if (is_newest || strchr(word, '=')) {
+        rc = history_select(history, filters, is_newest ? 1 : 2, &selection, err);
+        if (rc == 0 && selection.count == 0)
+            rc = cb_fail(err, CB_ERR_NOT_FOUND, "--exclude-from %s: no run of workload=suite matches", word);
+        if (rc == 0)
+            snprintf(id, sizeof id, "%s", selection.runs[0]); /* the newest */
+        run_selection_release(&selection);
+    } else {
+        rc = history_find_run(history, word, id, err);
+    }
+    if (rc == 0)
+        rc = history_load_run(history, id, run, err);
+    if (rc == 0 && !workload_kind_of((*run)->experiment)->measures_cluster)
+        rc = cb_fail(err, CB_ERR_USAGE, "--exclude-from %s: run %s is of workload=%s, not a suite", word, id,
+                     workload_kind_of((*run)->experiment)->name);
+    return rc;
+}
+
+/* Appends an option to each value of slurm.extra, which is added if it is missing. */
+static int add_option(struct setting_list *settings, const char *option, struct cb_err *err)
+{
+    static const char key[] = "slurm.extra";
+    bool has = false;
+    for (size_t i = 0; i < settings->count; i++) {
+        struct setting *setting = &settings->items[i];
+        for (size_t k = 0; strcmp(setting->key, key) == 0 && k < setting->value_count; k++, has = true) {
+            char *whole;
+            if (asprintf(&whole, "%s %s", setting->values[k], option) < 0)
+                return alloc_fail(err, "for slurm.extra");
+            free(setting->values[k]);
+            setting->values[k] = whole;
+        }
+    }
+    return has ? 0 : setting_add(settings, key, option, "--exclude-from", err);
+}
+
+int submission_exclude_bad(struct history *history, const char *word, struct setting_list *settings, struct cb_err *err)
+{
+    struct run_info *run = NULL;
+    struct bad_nodes bad = {0};
+    struct buf list, option;
+    buf_init(&list, NAMES_MAX_BYTES);
+    buf_init(&option, NAMES_MAX_BYTES);
+    int rc = find_suite(history, word, &run, err);
+    if (rc == 0)
+        rc = suite_find_bad_nodes(history, run, &bad, err);
+    for (size_t i = 0; rc == 0 && i < bad.count; i++) {
+        buf_printf(&list, "%s%s", i ? "," : "", bad.names[i]);
+        log_info("run %s: node %s is an outlier in %s", run->run, bad.names[i], metric_row(bad.metrics[i])->name);
+    }
+    if (rc == 0 && bad.count == 0)
+        log_info("run %s found no bad node: none is excluded", run->run);
+    if (rc == 0 && bad.count) {
+        buf_printf(&option, "--exclude=%s", list.data);
+        rc = buf_check(&option, "the nodes to exclude", err);
+    }
+    if (rc == 0 && bad.count)
+        rc = add_option(settings, option.data, err);
+    if (rc == 0 && bad.count)
+        log_info("to drain: scontrol update nodename=%s state=drain reason='ckptbench suite %s'", list.data, run->run);
+    bad_nodes_release(&bad);
+    run_info_free(run);
+    buf_release(&list);
+    buf_release(&option);
+    return rc;
+}
+
+/* ---- after another run ---- */
 
 int submission_resolve_after(struct history *history, const char *word, struct setting_list *settings,
                              char job[JOB_NUMBER_BYTES], struct cb_err *err)

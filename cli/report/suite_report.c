@@ -61,6 +61,7 @@ struct suite {
 
 /* One metric over the units, or over the pairs of nodes. */
 struct spread {
+    struct summary summary; /* of all that are known */
     double median, worst;
     size_t at; /* of the worst in the bad direction: the unit, or the cell of the matrix */
     double z;  /* stats_robust_z of the worst */
@@ -367,6 +368,7 @@ static bool find_spread(enum metric_id metric, const double *values, size_t coun
     }
     if (used >= 2) {
         stats_summarize(known, used, &summary);
+        spread->summary = summary;
         spread->median = summary.median;
         spread->z = stats_robust_z(&summary, spread->worst);
     }
@@ -529,6 +531,73 @@ int suite_report_write(struct history *history, const struct run_info *run, bool
         rc = write_changes(&suite.gpus, colour, out, err);
     suite_release(&suite);
     return rc;
+}
+
+/* ---- bad nodes ---- */
+
+/* The node of a unit: "GPU 0000:17:00.0 of NODE", or the node itself. */
+static const char *node_of(const struct units *self, size_t unit)
+{
+    static const char of[] = " of ";
+    const char *at = self->are_gpus ? strstr(self->items[unit].name, of) : NULL;
+    return at ? at + strlen(of) : self->items[unit].name;
+}
+
+static int add_bad(struct bad_nodes *self, const struct units *units, size_t unit, enum metric_id metric,
+                   struct cb_err *err)
+{
+    const char *node = node_of(units, unit);
+    for (size_t i = 0; i < self->count; i++)
+        if (strcmp(self->names[i], node) == 0)
+            return 0;
+    int rc = alloc_grow(&self->metrics, self->count, sizeof *self->metrics, err);
+    if (rc)
+        return rc;
+    self->metrics[self->count] = metric;
+    return alloc_add_text(&self->names, &self->count, node, strlen(node), err);
+}
+
+/* Adds the units that are outliers among the others in a primary metric, and those that are against their past. */
+static int find_bad(struct bad_nodes *self, const struct units *units, struct cb_err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < METRIC_COUNT && units->count; i++) {
+        enum metric_id metric = (enum metric_id)i;
+        struct spread spread;
+        if (!metric_row(metric)->primary || !has_metric(units, metric) || !spread_of_units(units, metric, &spread))
+            continue;
+        for (size_t unit = 0; unit < units->count && rc == 0; unit++) {
+            double now = units->values[(size_t)metric * units->count + unit];
+            const struct change beside = {metric, unit, now, spread.median, 0, stats_robust_z(&spread.summary, now)};
+            if (is_outlier(&beside))
+                rc = add_bad(self, units, unit, metric, err);
+        }
+    }
+    for (size_t i = 0; i < units->change_count && rc == 0; i++)
+        if (metric_row(units->changes[i].metric)->primary && is_outlier(&units->changes[i]))
+            rc = add_bad(self, units, units->changes[i].unit, units->changes[i].metric, err);
+    return rc;
+}
+
+int suite_find_bad_nodes(struct history *history, const struct run_info *run, struct bad_nodes *found,
+                         struct cb_err *err)
+{
+    struct suite suite;
+    *found = (struct bad_nodes){0};
+    int rc = suite_load_all(&suite, history, run, err);
+    if (rc == 0)
+        rc = find_bad(found, &suite.nodes, err);
+    if (rc == 0)
+        rc = find_bad(found, &suite.gpus, err);
+    suite_release(&suite);
+    return rc;
+}
+
+void bad_nodes_release(struct bad_nodes *self)
+{
+    alloc_free_texts(self->names, self->count);
+    free(self->metrics);
+    *self = (struct bad_nodes){0};
 }
 
 /* ---- JSON ---- */

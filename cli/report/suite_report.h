@@ -22,6 +22,17 @@ int suite_report_write_json(struct history *history, const struct run_info *run,
 int suite_outliers_write(struct history *history, const struct run_info *run, struct buf *out,
                          struct cb_err *err) CB_MUST_CHECK;
 
+/* Nodes that are outliers, or have a GPU that is one, in a primary metric: among the others of the run, or against
+ * their earlier runs. A slow pair of nodes blames neither. Release also after a failure. */
+struct bad_nodes {
+    char **names;
+    enum metric_id *metrics; /* the first one in which each is an outlier */
+    size_t count;
+};
+int suite_find_bad_nodes(struct history *history, const struct run_info *run, struct bad_nodes *found,
+                         struct cb_err *err) CB_MUST_CHECK;
+void bad_nodes_release(struct bad_nodes *self);
+
 /* The median over the repetitions for each rank of a suite: medians[metric * ranks + rank], NAN if a rank did not
  * measure it. Owned by the caller. */
 int suite_rank_medians(struct history *history, const struct run_info *run, double **medians,

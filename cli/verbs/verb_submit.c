@@ -297,8 +297,10 @@ static int check_led_here(struct session *self, struct cb_err *err)
 
 static int submit_new(struct session *self, struct cb_err *err)
 {
-    const char *after = cli_flag_value(self->cli, "after");
-    int rc = after ? submission_resolve_after(self->list.history, after, &self->cli->settings, self->after, err) : 0;
+    const char *after = cli_flag_value(self->cli, "after"), *suite = cli_flag_value(self->cli, "exclude-from");
+    int rc = suite ? submission_exclude_bad(self->list.history, suite, &self->cli->settings, err) : 0;
+    if (rc == 0 && after)
+        rc = submission_resolve_after(self->list.history, after, &self->cli->settings, self->after, err);
     if (rc == 0)
         rc = run_plan_expand(&self->run_plan, &self->cli->settings, true, err);
     if (rc == 0 && cli_flag_value(self->cli, "id"))
@@ -366,6 +368,8 @@ static int submit(struct session *self, struct cb_err *err)
         return cb_fail(err, CB_ERR_USAGE, "--resume %s has its name already: leave --id out", word);
     if (cli_has_flag(self->cli, "array") && cli_has_flag(self->cli, "no-array"))
         return cb_fail(err, CB_ERR_USAGE, "--array and --no-array: one of them");
+    if (word && cli_flag_value(self->cli, "exclude-from"))
+        return cb_fail(err, CB_ERR_USAGE, "--exclude-from and --resume %s: its runs are frozen already", word);
     if (word && self->cli->settings.count)
         return cb_fail(err, CB_ERR_USAGE, "--resume %s takes no keys: its runs are frozen already", word);
     int rc = word       ? resume(self, word, err)
@@ -412,6 +416,7 @@ static const struct verb_flag submit_flags[] = {
     {"array", NULL, "send runs of a sweep that ask for the same as job arrays, also where they are few"},
     {"no-array", NULL, "send each run as a job of its own, however many they are"},
     {"warm", "POOL", "on the nodes of a warm pool, or inside its allocation (`ckptbench warm`)"},
+    {"exclude-from", "SUITE", "not on nodes that this run of workload=suite found bad (LATEST: the newest)"},
     {"resume", "RUN|SWEEP", "send what was planned and not sent"},
     {"id", "NAME", "name the run or sweep so; one of that name goes on, and no second one is made"},
     REPLACE_KEPT_FLAG,

@@ -31,6 +31,7 @@ CHANGED = {
     r"fail.{1,2}on|6: inconclusive|inconclusive: also 6|^ *compare\) flags=": "compare --fail-on is new",
     r"^Shows the keys whose name|tool have a WORD|^WORD\.$|are accepted when settings are read": "options finds names of other tools",
     r"benchmark_JOB|into\\fR": "export writes the files of the older cluster benchmark",
+    r"exclude.{1,2}from|this run of workload=suite found bad": "submit --exclude-from is new",
     r"throughput_mibs": "a metric of several operations is named with its operation",
     r"in_backoff_s|every request under way was in its backoff": "waiting for a store's retries is a state",
 }
@@ -93,7 +94,7 @@ def is_same_json(old, now):
 
 def without_names(line):
     """The shell's completion lists all flags and all keys in one line; options names those of other tools."""
-    return re.sub(r" \(also [^)]*\)$", "", re.sub(r" (--replace-kept|--into|keep\.replace|timeout\.lease)(?=[ \"])", "", line))
+    return re.sub(r" \(also [^)]*\)$", "", re.sub(r" (--replace-kept|--into|--exclude-from|keep\.replace|timeout\.lease)(?=[ \"])", "", line))
 
 
 def without_reasons(line):

@@ -152,6 +152,9 @@ def test_a_slow_gpu_is_named_among_those_of_one_node_and_against_its_past(tmp_pa
     document = json.loads(ckptbench(tmp_path, "show", "LATEST", "--nodes", "--json").stdout)
     assert document["gpus"]["gpu_launch_s"]["values"] == [1e-5, 1e-5, 2e-5, 1e-5] and document["gpus"]["gpu_launch_s"]["worst"] == slow
     assert document["gpu_history"]["metrics"]["gpu_launch_s"]["node"] == slow and "gpu_launch_s" not in document["history"]["metrics"]
+    submitted = ckptbench(tmp_path, "submit", "--dry-run", "model=gpt2-tiny", "store=null:", "ops=save", "verify=none", "slurm.extra=--nice=1", "--exclude-from", "LATEST")
+    assert f"#SBATCH --exclude={socket.gethostname()}\n" in submitted.stdout and "#SBATCH --nice=1\n" in submitted.stdout
+    assert f"scontrol update nodename={socket.gethostname()} state=drain " in submitted.stderr
     assert "not measured  gpu.nccl=" in out
     whole, *ranks = ckptbench(tmp_path, "export", "LATEST", "--clusterbench", "--per-rank").stdout.split("---\n")[1:]
     assert re.findall(r'"GPU (\d)":\n    "Memory bandwidth": {value: (\d+), unit: "GB/s"}', whole) == [("0", "1000"), ("1", "1000"), ("2", "500"), ("3", "1000")]
@@ -167,6 +170,13 @@ def test_files_of_ranks_have_what_was_measured_for_their_node(tmp_path):
         text = (tmp_path / f"files/benchmark_{run}_rank{rank}.yaml").read_text()
         assert f"rank: {rank}\n" in text
         assert re.search(r'"Sequential Write": \{value: \d', text) and re.search(r'"Random IOPS \(4K blocks\)": \{value: \d', text), text
+
+
+def test_a_suite_without_bad_nodes_excludes_none(tmp_path):
+    ckptbench(tmp_path, "submit", "--dry-run", "model=gpt2-tiny", "--exclude-from", "LATEST", code=2)
+    suite(tmp_path, "ranks=1", "suite.only=cpu", "store=null:")
+    submitted = ckptbench(tmp_path, "submit", "--dry-run", "model=gpt2-tiny", "store=./store", "--exclude-from", "LATEST")
+    assert "--exclude" not in submitted.stdout and "found no bad node" in submitted.stderr
 
 
 def test_ranks_that_share_a_gpu_leave_it_to_one_of_them(tmp_path, monkeypatch):
