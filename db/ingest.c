@@ -123,7 +123,7 @@ static int insert_ranks(struct ingest *self, const struct record *record, struct
         const struct record_rank *rank = &record->ranks[i];
         /* Facts of rank 0 apply to all ranks; of the other ranks we keep only facts about their nodes and links. */
         rc = insert_facts(self, rank, rank->rank == 0 || i == 0 ? "" : "suite.", err);
-        if (rc == 0 && (rank->failure_code || rank->phase != PHASE_DONE))
+        if (rc == 0 && (rank->failure_code || rank->phase != PHASE_DONE || (rank->failures && *rank->failures)))
             rc = db_run(self->history, err, "INSERT OR REPLACE INTO failure VALUES(?,?,?,?,?,?,?,?,?)", "tiiittitt",
                         self->run, (int64_t)self->attempt, (int64_t)rank->rank, (int64_t)rank->phase,
                         rank->last_op < OP_COUNT ? operation_name((enum operation)rank->last_op) : NULL,

@@ -150,6 +150,21 @@ static int validate_copies(const struct experiment *self, struct cb_err *err)
     return why ? cb_fail(err, CB_ERR_USAGE, "copies=%llu: %s", (unsigned long long)copies, why) : 0;
 }
 
+/* What a failed iteration leaves must not matter to the next one. */
+static int validate_on_error(const struct experiment *self, struct cb_err *err)
+{
+    const char *why = NULL;
+    if (!experiment_is(self, OPT_ON_ERROR, "continue"))
+        return 0;
+    if (!workload_kind_of(self)->has_layout)
+        why = "is for workload=checkpoint and workload=raw (a training goes on by itself when the store fails a save)";
+    else if (experiment_bool(self, OPT_SAVE_ASYNC))
+        why = "does not go with save.async, whose failures belong to an earlier iteration";
+    else if (experiment_u64(self, OPT_KEEP_LAST) > 0)
+        why = "does not go with keep.last, which counts iterations whether they failed or not";
+    return why ? cb_fail(err, CB_ERR_USAGE, "on_error=continue %s", why) : 0;
+}
+
 static int validate_suite(const struct experiment *self, struct cb_err *err)
 {
     static const char *const sections[] = {"net", "storage", "cpu", "memory", "gpu"};
@@ -282,7 +297,7 @@ int experiment_validate(const struct experiment *self, struct cb_err *err)
 {
     static int (*const rules[])(const struct experiment *self, struct cb_err *err) = {
         validate_texts, validate_layout, validate_engine, validate_copies, validate_load,
-        validate_suite, validate_train,  validate_device, validate_files};
+        validate_suite, validate_train,  validate_device, validate_files,  validate_on_error};
     int rc = 0;
     for (size_t i = 0; i < sizeof rules / sizeof *rules && rc == 0; i++)
         rc = rules[i](self, err);

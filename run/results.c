@@ -228,19 +228,33 @@ static double baseline_rate(struct work *work, enum operation op)
     return median(work->values, n);
 }
 
-/* Requests and errors of all ranks in saves and loads, and the time of these operations. */
-static void count_requests(const struct work *work, double *requests, double *errors, double *seconds)
+/* Requests of all ranks in measured saves and loads, and the time of these operations. */
+static double request_rate(const struct work *work)
 {
-    *requests = *errors = *seconds = 0;
+    double requests = 0, seconds = 0;
     for (size_t i = 0; i < work->group_count; i++) {
         const struct group *group = &work->groups[i];
         if (!is_measured(group, OP_SAVE) && !is_measured(group, OP_LOAD))
             continue;
-        double failed = over_ranks(work, group, METRIC_ERRORS, METRIC_OVER_SUM);
-        *requests += over_ranks(work, group, METRIC_REQUESTS, METRIC_OVER_SUM);
-        *errors += isnan(failed) ? 0 : failed;
-        *seconds += over_ranks(work, group, METRIC_OP_S, METRIC_OVER_MAX);
+        requests += over_ranks(work, group, METRIC_REQUESTS, METRIC_OVER_SUM);
+        seconds += over_ranks(work, group, METRIC_OP_S, METRIC_OVER_MAX);
     }
+    return requests > 0 ? requests / seconds : NAN;
+}
+
+/* Over all saves and loads but warm-ups, also those that failed. */
+static double success_ratio(const struct work *work)
+{
+    double requests = 0, errors = 0;
+    for (size_t i = 0; i < work->entry_count; i++) {
+        const struct sample *sample = work->entries[i].sample;
+        double sent = sample->values[METRIC_REQUESTS], failed = sample->values[METRIC_ERRORS];
+        if ((sample->op != OP_SAVE && sample->op != OP_LOAD) || sample->flags & SAMPLE_WARMUP || isnan(sent))
+            continue;
+        requests += sent;
+        errors += isnan(failed) ? 0 : failed;
+    }
+    return requests > 0 ? 1 - errors / requests : NAN;
 }
 
 static void fill_if_absent(double *value, double computed)
@@ -251,7 +265,7 @@ static void fill_if_absent(double *value, double computed)
 
 static int add_run_values(struct work *work, struct cb_err *err)
 {
-    double values[METRIC_COUNT], requests, errors, seconds;
+    double values[METRIC_COUNT];
     memcpy(values, work->record->run_values, sizeof values);
     fill_if_absent(&values[METRIC_BASELINE_WRITE_BYTES_PER_S], baseline_rate(work, OP_BASELINE_WRITE));
     fill_if_absent(&values[METRIC_BASELINE_READ_BYTES_PER_S], baseline_rate(work, OP_BASELINE_READ));
@@ -261,9 +275,8 @@ static int add_run_values(struct work *work, struct cb_err *err)
         values[METRIC_CHECKPOINT_STORED_BYTES] / median_of(work, OP_SAVE, METRIC_BYTES_NEEDED) - 1;
     values[METRIC_LOAD_LIMIT_FRACTION] =
         median_of(work, OP_LOAD, METRIC_LOAD_BYTES_PER_S) / values[METRIC_BASELINE_READ_BYTES_PER_S];
-    count_requests(work, &requests, &errors, &seconds);
-    fill_if_absent(&values[METRIC_REQUEST_RATE], requests > 0 ? requests / seconds : NAN);
-    fill_if_absent(&values[METRIC_SUCCESS_RATIO], requests > 0 ? 1 - errors / requests : NAN);
+    fill_if_absent(&values[METRIC_REQUEST_RATE], request_rate(work));
+    fill_if_absent(&values[METRIC_SUCCESS_RATIO], success_ratio(work));
     int rc = 0;
     for (unsigned i = 0; i < METRIC_COUNT && !rc; i++) {
         if (metric_row((enum metric_id)i)->scope == METRIC_OF_RUN && isfinite(values[i]))

@@ -217,6 +217,7 @@ void status_page_add_failure(struct status_page *page, int code, const char *tex
 {
     uint32_t none = 0;
     atomic_compare_exchange_strong(&page->failure_code, &none, (uint32_t)-code);
+    atomic_fetch_add(&page->wrong_bytes, code == CB_ERR_CORRUPT ? 1 : 0);
     char line[LINE_MAX_BYTES];
     size_t len = make_line(line, text);
     append_line(page->failures, &page->failure_length, line, len);
@@ -226,6 +227,16 @@ void status_page_forgive(struct status_page *page)
 {
     atomic_store_explicit(&page->failure_code, 0, memory_order_relaxed);
     atomic_store_explicit(&page->failure_length, 0, memory_order_release);
+}
+
+void status_page_pass_over(struct status_page *page, const char *text)
+{
+    char line[LINE_MAX_BYTES];
+    atomic_store_explicit(&page->failure_code, 0, memory_order_relaxed);
+    atomic_store_explicit(&page->failure_length, atomic_load(&page->passed_length), memory_order_release);
+    if (text)
+        append_line(page->failures, &page->failure_length, line, make_line(line, text));
+    atomic_store(&page->passed_length, atomic_load(&page->failure_length));
 }
 
 void status_page_add_fact(struct status_page *page, const char *key, const char *value)

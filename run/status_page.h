@@ -17,7 +17,7 @@
 #include "run/metrics.h"
 
 #define STATUS_PAGE_MAGIC UINT64_C(0x45474150434b4243) /* "CBKCPAGE" */
-#define STATUS_PAGE_VERSION 4
+#define STATUS_PAGE_VERSION 5
 #define STATUS_PAGE_TEXT_BYTES 16384
 
 enum rank_phase { PHASE_STARTING, PHASE_READY, PHASE_RUNNING, PHASE_DONE, PHASE_FAILED };
@@ -64,6 +64,8 @@ struct status_page {
     _Atomic uint32_t sample_count;       /* samples complete, in order */
     _Atomic uint32_t failure_code;       /* -enum cb_code of the first failure, 0 for none */
     _Atomic uint32_t failure_length, facts_length;
+    _Atomic uint32_t passed_length;        /* the first lines of failures: iterations without which the run went on */
+    _Atomic uint32_t wrong_bytes;          /* failures of any time with CB_ERR_CORRUPT */
     char failures[STATUS_PAGE_TEXT_BYTES]; /* one per line; "… and N more" at the end when full */
     char facts[STATUS_PAGE_TEXT_BYTES];    /* "key=value" lines: the settings and hardware in effect */
     double run_values[METRIC_COUNT];       /* run metrics that this rank knows; else NAN */
@@ -106,7 +108,11 @@ void status_page_publish_sample(struct status_page *page);
 void status_page_add_failure(struct status_page *page, int code, const char *text);
 /* Removes the failures so far, after the rank has recovered in another way. */
 void status_page_forgive(struct status_page *page);
+/* The run goes on after a failed iteration: `text`, unless it is NULL, replaces the failures since the last call, and the
+ * rank has not failed. */
+void status_page_pass_over(struct status_page *page, const char *text);
 void status_page_add_fact(struct status_page *page, const char *key, const char *value);
-#define STATUS_FACT_STOPPED "stopped" /* source of the stop request, if it is not the agent */
+#define STATUS_FACT_STOPPED "stopped"          /* source of the stop request, if it is not the agent */
+#define STATUS_FACT_FAILED "iterations.failed" /* "3 of 20 iterations failed (15.0 %)", with on_error=continue */
 
 #endif

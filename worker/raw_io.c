@@ -16,6 +16,8 @@
 /* The longest wait for completions before stop requests are checked again. */
 #define POLL_SLICE_NS (100 * NS_PER_MS)
 #define NAME_BYTES 1024
+/* Extra time for the last agreement, so that the others hear of a rank whose store passed the deadline. */
+#define AGREE_GRACE_NS (10 * NS_PER_S)
 /* Limit of memory segments in one part of an object, since a part can be longer than the memory. */
 #define MAX_PIECES 64
 
@@ -27,7 +29,7 @@ struct transfer {
     enum store_request_kind kind;
     bool record_latency;
     enum operation op;
-    uint64_t submitted_bytes, done_bytes, requests, deadline_ns;
+    uint64_t submitted_bytes, done_bytes, requests, errors, deadline_ns;
     uint32_t in_flight;
 };
 
@@ -138,6 +140,7 @@ static int reap(struct transfer *self, struct cb_err *err)
     for (size_t i = 0; i < count; i++) {
         self->in_flight--;
         self->done_bytes += completions[i].bytes;
+        self->errors += completions[i].code != 0;
         if (self->record_latency && completions[i].user != UINT64_MAX)
             histogram_record(&self->raw->page->latency[self->op],
                              completions[i].completed_ns - completions[i].submitted_ns);
@@ -205,8 +208,9 @@ static void fill_sample(const struct transfer *self, double cpu_s, struct sample
     sample->values[METRIC_BYTES_COPIED] = 0;
     sample->values[METRIC_REQUESTS] = (double)self->requests;
     sample->values[METRIC_RETRIES] = 0;
-    sample->values[METRIC_ERRORS] = 0;
-    store_metrics_fill(self->raw->store, sample, self->raw->page);
+    sample->values[METRIC_ERRORS] = (double)self->errors;
+    if (store_in_flight(self->raw->store) == 0)
+        store_metrics_fill(self->raw->store, sample, self->raw->page);
     sample->values[METRIC_CPU_S] = cpu_s;
 }
 
@@ -237,12 +241,11 @@ static int transfer_run(struct raw *raw, const char *folder, uint32_t owner, enu
         abandon(&transfer);
     timeline_own_done(&transfer.timeline);
     timeline_enter(&transfer.timeline, STATE_WAIT);
-    rc = agree(raw->comm, rc, deadline_ns, err);
+    rc = agree(raw->comm, rc, deadline_ns + AGREE_GRACE_NS, err);
     timeline_stop(&transfer.timeline);
     if (transfer.object && store_in_flight(raw->store) == 0)
         store_close(raw->store, transfer.object);
-    if (!rc)
-        fill_sample(&transfer, cpu_seconds() - cpu_s, sample);
+    fill_sample(&transfer, cpu_seconds() - cpu_s, sample);
     return rc;
 }
 

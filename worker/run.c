@@ -140,9 +140,12 @@ static int save_here(struct run *self, uint32_t iteration, struct cb_err *err)
         fill_synchronous(self, sample);
     rc = end_sample(self, sample, rc);
     self->checkpoint_complete = rc == 0;
+    if (rc)
+        return rc;
+    rc = count_files(self, self->checkpoint, err);
     if (!rc)
-        rc = count_files(self, self->checkpoint, err);
-    return rc || self->keep_last == 0 ? rc : run_join(self, retire(self, iteration, err), err);
+        rc = retire(self, iteration, err);
+    return run_join(self, rc, err); /* rank 0 alone did these */
 }
 
 /* --- asynchronous saves --- */
@@ -319,6 +322,103 @@ static int iterate(struct run *self, uint32_t iteration, struct cb_err *err)
     return rc ? rc : gap_step(self, err);
 }
 
+/* --- on_error=continue --- */
+
+/* What a rank adds to the agreement on a failed iteration. */
+#define FAILED_IN_STORE 1
+#define FAILED_OTHERWISE (UINT64_C(1) << 32) /* more than all ranks together that failed in the store */
+
+#define NOTED_FAILURES 10 /* whose reasons a rank keeps: the rest would fill its status page */
+
+/* Wrong bytes, a lack of memory or a bug of ours would only repeat, or hide what matters. A load fails as corrupt, whatever
+ * its items failed from: the page knows. */
+static uint64_t failure_number(const struct run *self, int code)
+{
+    bool wrong = atomic_load(&self->page->wrong_bytes) > 0;
+    switch (code) {
+    case CB_ERR_CORRUPT:
+        return wrong || atomic_load(&self->page->failure_code) == 0 ? FAILED_OTHERWISE : FAILED_IN_STORE;
+    case 0:
+    case CB_ERR_ABORTED: /* because of another rank, or on request: then no rank failed in the store */
+        return 0;
+    case CB_ERR_SYSTEM:
+    case CB_ERR_NO_SPACE:
+    case CB_ERR_NOT_FOUND:
+    case CB_ERR_TIMEOUT:
+        return FAILED_IN_STORE;
+    default:
+        return FAILED_OTHERWISE;
+    }
+}
+
+/* All ranks agree on how an iteration ended, since one of them may have failed alone. Returns 0 with *failed if the run
+ * can go on without it. */
+static int judge_iteration(struct run *self, int code, bool *failed, struct cb_err *err)
+{
+    struct agreement agreement;
+    struct cb_err unheard;
+    *failed = false;
+    int rc =
+        comm_agree(self->comm, code, failure_number(self, code), run_deadline(self), &agreement, code ? &unheard : err);
+    if (rc || agreement.code == 0)
+        return code ? code : rc;
+    *failed = agreement.sum > 0 && agreement.sum < FAILED_OTHERWISE;
+    if (*failed)
+        return 0;
+    return code ? code
+                : cb_fail(err, CB_ERR_ABORTED, "stopped because rank %u failed (%s)", agreement.failed_rank,
+                          cb_code_name(agreement.code));
+}
+
+/* Removes what a failed save left, so that it neither fills the store nor is overwritten by the next one. */
+static int discard_checkpoint(struct run *self, uint32_t iteration, struct cb_err *err)
+{
+    if (!self->saves || self->checkpoint_complete)
+        return 0;
+    int rc = remove_checkpoint(self, self->checkpoint, iteration, err);
+    self->checkpoint[0] = '\0';
+    return run_join(self, rc, err);
+}
+
+/* Notes why the iteration failed: on the ranks where it did. */
+static void note_failure(struct run *self, uint32_t iteration, int code, const struct cb_err *why)
+{
+    bool measured = iteration >= self->warmup, noted = code && code != CB_ERR_ABORTED;
+    char text[sizeof why->message + 64];
+    self->failed += measured ? 1 : 0;
+    if (measured && self->first_failure.code == 0)
+        self->first_failure = *why;
+    snprintf(text, sizeof text, "%s %u: %s", measured ? "iteration" : "warm-up",
+             measured ? iteration - self->warmup + 1 : iteration + 1, why->message);
+    self->noted += noted ? 1 : 0;
+    status_page_pass_over(self->page, noted && self->noted <= NOTED_FAILURES ? text : NULL);
+}
+
+/* Collective, after each iteration: decides whether the run goes on after `code`. */
+static int end_iteration(struct run *self, uint32_t iteration, int code, struct cb_err *err)
+{
+    struct cb_err why = *err;
+    bool failed;
+    self->measured += iteration >= self->warmup ? 1 : 0;
+    int rc = judge_iteration(self, code, &failed, err);
+    if (!rc && failed) {
+        note_failure(self, iteration, code, &why);
+        rc = discard_checkpoint(self, iteration, err);
+    }
+    if (self->measured > 0)
+        self->page->run_values[METRIC_FAILED_FRACTION] = (double)self->failed / self->measured;
+    return rc;
+}
+
+/* A run in which no iteration passed has measured nothing. */
+static int check_failures(const struct run *self, struct cb_err *err)
+{
+    if (self->failed == 0 || self->failed < self->measured)
+        return 0;
+    return cb_fail(err, self->first_failure.code, "every one of %u iterations failed; the first: %s", self->failed,
+                   self->first_failure.message);
+}
+
 /* A rank's vote before an iteration; the largest vote counts. */
 enum vote { VOTE_ENOUGH, VOTE_MORE, VOTE_FULL, VOTE_STOP };
 
@@ -360,7 +460,7 @@ static int decide(struct run *self, uint32_t iteration, uint64_t end_ns, bool *m
 static int iterate_all(struct run *self, struct cb_err *err)
 {
     uint64_t duration_ns = experiment_u64(self->experiment, OPT_DURATION), end_ns = 0;
-    bool more = true;
+    bool more = true, goes_on = experiment_is(self->experiment, OPT_ON_ERROR, "continue");
     for (uint32_t iteration = 0;; iteration++) {
         if (iteration == self->warmup)
             end_ns = clock_monotonic_ns() + duration_ns;
@@ -368,6 +468,8 @@ static int iterate_all(struct run *self, struct cb_err *err)
         if (rc || !more)
             return rc;
         rc = iterate(self, iteration, err);
+        if (goes_on)
+            rc = end_iteration(self, iteration, rc, err);
         if (rc)
             return rc;
     }
@@ -422,6 +524,8 @@ int run_execute(struct run *self, struct cb_err *err)
     if (!rc)
         rc = iterate_all(self, err);
     if (!rc)
+        rc = check_failures(self, err);
+    if (!rc)
         rc = wait_for_saves(self, err);
     if (!rc)
         rc = verify_saved(self, err);
@@ -461,6 +565,12 @@ void run_add_facts(struct run *self)
     if (!self->loads && self->verify != VERIFY_NONE)
         status_page_add_fact(self->page, "verify.scope", "the last checkpoint, read back after all timing");
     status_page_add_fact(self->page, "coldness", coldness_method(self));
+    if (self->failed > 0) {
+        char text[64];
+        snprintf(text, sizeof text, "%u of %u iterations failed (%.1f %%)", self->failed, self->measured,
+                 100.0 * self->failed / self->measured);
+        status_page_add_fact(self->page, STATUS_FACT_FAILED, text);
+    }
     if (self->saves && self->keep && self->checkpoint_complete)
         status_page_add_fact(self->page, "checkpoint", self->checkpoint);
     if (!self->saves)

@@ -66,6 +66,9 @@ struct run {
     uint32_t checkpoint_iteration;
     bool checkpoint_complete; /* the save of it succeeded */
     uint64_t load_bytes;      /* read by all ranks in the last load */
+    /* on_error=continue: iterations after the warm-up, how many of them failed, and this rank's first failure */
+    uint32_t measured, failed, noted;
+    struct cb_err first_failure;
 };
 
 /* Prepares everything for the first operation. If one rank fails, all ranks fail; ranks that failed have the reason.

@@ -186,17 +186,22 @@ static void decide_killed(struct attempt *attempt, uint32_t rank, int signal_num
                    attempt_describe_place(attempt, rank, place));
 }
 
+/* The first line that the rank reported, from an offset. */
+static void first_failure(const struct status_page *page, uint32_t from, char line[LINE_MAX_BYTES])
+{
+    uint32_t len = atomic_load_explicit(&page->failure_length, memory_order_acquire);
+    len = len > STATUS_PAGE_TEXT_BYTES ? STATUS_PAGE_TEXT_BYTES : len;
+    from = from < len ? from : 0;
+    const char *start = page->failures + from, *end = memchr(start, '\n', len - from);
+    size_t used = end ? (size_t)(end - start) : len - from;
+    snprintf(line, LINE_MAX_BYTES, "%.*s", (int)(used < LINE_MAX_BYTES ? used : LINE_MAX_BYTES - 1), start);
+}
+
 static void decide_failed(struct attempt *attempt, uint32_t rank, int code, uint32_t count)
 {
     char line[LINE_MAX_BYTES], more[48] = "";
     enum outcome outcome = OUTCOME_BENCHMARK_FAILED;
-    const struct status_page *page = attempt->pages.page[rank];
-    uint32_t len = atomic_load_explicit(&page->failure_length, memory_order_acquire);
-    if (len > STATUS_PAGE_TEXT_BYTES)
-        len = STATUS_PAGE_TEXT_BYTES;
-    const char *end = memchr(page->failures, '\n', len); /* the first line that the rank reported */
-    size_t used = end ? (size_t)(end - page->failures) : len;
-    snprintf(line, sizeof line, "%.*s", (int)(used < sizeof line ? used : sizeof line - 1), page->failures);
+    first_failure(attempt->pages.page[rank], atomic_load(&attempt->pages.page[rank]->passed_length), line);
     if (count > 1)
         snprintf(more, sizeof more, " (and %u more rank%s)", count - 1, units_plural(count - 1));
     if (code == CB_ERR_TIMEOUT)
@@ -229,6 +234,19 @@ static void decide_stopped(struct attempt *attempt)
     attempt_decide(attempt, outcome, code, "%s after %llu of %llu iterations", why,
                    (unsigned long long)(done > attempt->warmup ? done - attempt->warmup : 0),
                    (unsigned long long)attempt->iterations);
+}
+
+/* With on_error=continue a run passes with failed iterations: the message names them. */
+static void decide_passed(struct attempt *attempt)
+{
+    char failed[LINE_MAX_BYTES], line[LINE_MAX_BYTES] = "";
+    find_fact(attempt->pages.page[0], STATUS_FACT_FAILED, failed);
+    uint32_t rank = 0;
+    while (rank + 1 < attempt->pages.count && atomic_load(&attempt->pages.page[rank]->failure_length) == 0)
+        rank++;
+    if (*failed)
+        first_failure(attempt->pages.page[rank], 0, line);
+    attempt_decide(attempt, OUTCOME_PASS, 0, "%s%s%s", failed, *line ? "; " : "", line);
 }
 
 /* Decides an attempt that failed although no rank reported a failure. */
@@ -285,7 +303,7 @@ void seal_decide(struct attempt *attempt)
              !(all_done(attempt) && all_iterations(attempt)))
         decide_stopped(attempt);
     else if (all_done(attempt) && attempt->launcher.exited && attempt->launcher.status == 0)
-        attempt_decide(attempt, OUTCOME_PASS, 0, "%s", "");
+        decide_passed(attempt);
     else
         decide_silent(attempt, log.data);
     buf_release(&log);

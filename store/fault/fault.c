@@ -182,7 +182,7 @@ static bool meet_counted_fault(struct fault_store *self, uint32_t slot, uint64_t
         self->fates[slot].stalled = true;
         return true;
     }
-    if (number == spec->error_at) {
+    if (number == spec->error_at || (spec->error_every > 0 && number % spec->error_every == 0)) {
         answer(self, slot, backend_code_of_errno(spec->error_errno), spec->error_errno, now_ns + spec->delay_ns);
         return true;
     }

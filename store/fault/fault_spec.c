@@ -142,15 +142,20 @@ static int parse_pair(const char *key, char *value, struct fault_spec *spec, str
         rc = cut_error(value, &spec->error_errno, err);
         return rc ? rc : parse_ordinal(value, &spec->error_at, err);
     }
+    if (strcmp(key, "error_every") == 0) {
+        rc = cut_error(value, &spec->error_errno, err);
+        return rc ? rc : parse_ordinal(value, &spec->error_every, err);
+    }
     if (strcmp(key, "fail") == 0) {
         rc = cut_error(value, &spec->fail_errno, err);
         return rc ? rc
                   : parse_operations(value, FAULT_CREATE | FAULT_PUBLISH | FAULT_SYNC_FOLDER | FAULT_FINISH,
                                      &spec->fail, err);
     }
-    return cb_fail(err, CB_ERR_USAGE,
-                   "no such fault; known are delay, until, bandwidth, error_at, enospc_after, short_write, "
-                   "bit_flip, stall_at, block_at, powercut_at, seed, fail, ops, rank");
+    return cb_fail(
+        err, CB_ERR_USAGE,
+        "no such fault; known are delay, until, bandwidth, error_at, error_every, enospc_after, short_write, "
+        "bit_flip, stall_at, block_at, powercut_at, seed, fail, ops, rank");
 }
 
 int fault_spec_parse(const char *text, size_t len, struct fault_spec *spec, struct cb_err *err)

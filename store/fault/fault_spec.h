@@ -21,13 +21,13 @@ enum fault_operation {
 struct fault_spec {
     uint64_t delay_ns;
     uint64_t bandwidth_bytes_per_s;
-    uint64_t error_at;
+    uint64_t error_at, error_every;
     int error_errno;
     uint64_t enospc_after_bytes; /* UINT64_MAX is off */
     uint64_t short_write_at, bit_flip_at, stall_at, block_at, powercut_at;
     uint64_t seed;   /* for the power cut */
     char until[128]; /* a file: requests of `ops` complete only once it exists; "" is off */
-    unsigned ops;    /* the operations that delay, until, bandwidth, error_at, stall_at and block_at count and affect */
+    unsigned ops;    /* the operations that delay, until, bandwidth, errors, stall_at and block_at count and affect */
     unsigned fail;   /* operations that always fail */
     int fail_errno;
     bool has_rank;

@@ -33,10 +33,12 @@ CHANGED = {
     r"benchmark_JOB|into\\fR": "export writes the files of the older cluster benchmark",
     r"exclude.{1,2}from|this run of workload=suite found bad": "submit --exclude-from is new",
     r"throughput_mibs": "a metric of several operations is named with its operation",
+    r"on_error|after an iteration that failed because of the store|failed_fraction|measured iterations that failed": "on_error=continue and its failure rate are new",
+    r"requests that did not fail / requests": "success_ratio counts what failed",
     r"in_backoff_s|every request under way was in its backoff": "waiting for a store's retries is a state",
 }
 
-NEW_OPTIONS = ("keep.replace", "timeout.lease")
+NEW_OPTIONS = ("keep.replace", "timeout.lease", "on_error")
 
 spec = importlib.util.spec_from_file_location("make_artefacts", DATA / "make_artefacts.py")
 maker = importlib.util.module_from_spec(spec)
@@ -94,7 +96,7 @@ def is_same_json(old, now):
 
 def without_names(line):
     """The shell's completion lists all flags and all keys in one line; options names those of other tools."""
-    return re.sub(r" \(also [^)]*\)$", "", re.sub(r" (--replace-kept|--into|--exclude-from|keep\.replace|timeout\.lease)(?=[ \"])", "", line))
+    return re.sub(r" \(also [^)]*\)$", "", re.sub(r" (--replace-kept|--into|--exclude-from|keep\.replace|timeout\.lease|on_error)(?=[ \"])", "", line))
 
 
 def without_reasons(line):

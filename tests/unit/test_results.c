@@ -262,6 +262,21 @@ static void first_bytes_are_those_of_all_ranks_and_iterations(void **state)
     assert_null(results_find(&fixture->results, OP_SAVE, METRIC_TTFB_P50_S));
 }
 
+static void requests_of_failed_saves_count_in_the_success_ratio_alone(void **state)
+{
+    struct fixture *fixture = *state;
+    for (uint32_t rank = 0; rank < RANKS; rank++) { /* 10 requests each */
+        add(fixture, rank, OP_SAVE, 0, SAMPLE_WARMUP, 1);
+        add(fixture, rank, OP_SAVE, 1, 0, 1);
+        add(fixture, rank, OP_SAVE, 2, rank == 1 ? SAMPLE_FAILED : 0, 1);
+    }
+    fixture->record.ranks[1].samples[0].values[METRIC_ERRORS] = 10;
+    fixture->record.ranks[1].samples[2].values[METRIC_ERRORS] = 4;
+    assert_int_equal(results_compute(&fixture->record, &fixture->results, &fixture->err), 0);
+    near(find(fixture, OP_NONE, METRIC_SUCCESS_RATIO)->median, 0.9);
+    near(find(fixture, OP_NONE, METRIC_REQUEST_RATE)->median, 20);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -276,6 +291,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(limit_is_the_raw_rate_of_the_same_run, set_up, tear_down),
         cmocka_unit_test_setup_teardown(verified_iterations_and_marks_of_loads_are_counted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(first_bytes_are_those_of_all_ranks_and_iterations, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(requests_of_failed_saves_count_in_the_success_ratio_alone, set_up, tear_down),
         cmocka_unit_test_setup_teardown(empty_record_has_no_results, set_up, tear_down),
     };
     return cmocka_run_group_tests_name("results", tests, NULL, NULL);

@@ -123,6 +123,21 @@ static void first_failure_gives_the_code_and_every_failure_a_line(void **state)
     assert_memory_equal(fixture->page->failures, text, strlen(text));
 }
 
+static void an_iteration_passed_over_leaves_one_line_and_no_failure(void **state)
+{
+    struct fixture *fixture = *state;
+    for (int i = 0; i < 2; i++) {
+        status_page_add_failure(fixture->page, CB_ERR_SYSTEM, "an item");
+        status_page_add_failure(fixture->page, CB_ERR_SYSTEM, "another item");
+        status_page_pass_over(fixture->page, i == 0 ? "iteration 1: two items" : NULL);
+    }
+    const char text[] = "iteration 1: two items\n";
+    assert_int_equal(atomic_load(&fixture->page->failure_code), 0);
+    assert_int_equal(atomic_load(&fixture->page->failure_length), strlen(text));
+    assert_int_equal(atomic_load(&fixture->page->passed_length), strlen(text));
+    assert_memory_equal(fixture->page->failures, text, strlen(text));
+}
+
 static void full_failure_text_counts_the_rest(void **state)
 {
     struct fixture *fixture = *state;
@@ -202,6 +217,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(page_that_is_there_is_not_taken_over, set_up, tear_down),
         cmocka_unit_test_setup_teardown(other_layouts_are_refused_by_name, set_up, tear_down),
         cmocka_unit_test_setup_teardown(first_failure_gives_the_code_and_every_failure_a_line, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(an_iteration_passed_over_leaves_one_line_and_no_failure, set_up, tear_down),
         cmocka_unit_test_setup_teardown(full_failure_text_counts_the_rest, set_up, tear_down),
         cmocka_unit_test_setup_teardown(facts_are_lines_of_key_and_value, set_up, tear_down),
         cmocka_unit_test(every_metric_operation_and_state_is_found_by_its_name),

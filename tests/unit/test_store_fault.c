@@ -72,6 +72,16 @@ static void error_hits_the_nth_request_alone(void **state)
     store_close(store, object);
 }
 
+static void errors_at_a_rate_hit_every_nth_request(void **state)
+{
+    struct fixture *self = *state;
+    struct store *store = open_with(self, "error_every=2/ESTALE", &plain);
+    struct store_object *object = testing_create(store, "o", 4 * BLOCK);
+    for (uint64_t i = 0; i < 4; i++)
+        assert_int_equal(write_block(store, object, self->bytes, i).sys_errno, i % 2 ? ESTALE : 0);
+    store_close(store, object);
+}
+
 static void operations_that_are_not_named_are_not_counted(void **state)
 {
     struct fixture *self = *state;
@@ -360,6 +370,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(error_hits_the_nth_request_alone),
+        TEST(errors_at_a_rate_hit_every_nth_request),
         TEST(operations_that_are_not_named_are_not_counted),
         TEST(a_rank_that_is_not_named_is_left_alone),
         TEST(the_store_is_full_after_so_many_bytes),
