@@ -61,6 +61,16 @@ void histogram_merge(struct histogram *self, const struct histogram *other)
         self->buckets[bucket] += other->buckets[bucket];
 }
 
+uint64_t histogram_count_up_to(const struct histogram *self, uint64_t value_ns)
+{
+    uint64_t count = 0;
+    if (value_ns >= self->max_ns)
+        return self->count;
+    for (unsigned bucket = 0; bucket < HISTOGRAM_BUCKETS && bucket_midpoint(bucket) <= value_ns; bucket++)
+        count += self->buckets[bucket];
+    return count;
+}
+
 uint64_t histogram_quantile(const struct histogram *self, double q)
 {
     if (self->count == 0)

@@ -24,6 +24,8 @@ struct histogram {
 void histogram_init(struct histogram *self);
 void histogram_record(struct histogram *self, uint64_t value_ns);
 void histogram_merge(struct histogram *self, const struct histogram *other);
+/* How many values are at most `value_ns`; those of its own bucket count by the bucket's midpoint. */
+uint64_t histogram_count_up_to(const struct histogram *self, uint64_t value_ns);
 uint64_t histogram_quantile(const struct histogram *self, double q); /* 0 <= q <= 1; returns 0 if empty */
 
 #endif

@@ -1,5 +1,7 @@
-/* Copies a store's counters into a sample. */
+/* Copies a store's counters into a sample, and records latencies. */
 #include "engine/store_metrics.h"
+
+#include "core/clock.h"
 
 void store_metrics_begin(struct store *store)
 {
@@ -34,4 +36,25 @@ void store_metrics_fill(struct store *store, struct sample *sample, struct statu
         histogram_merge(&page->ttfb[sample->op], &counted.ttfb);
     values[METRIC_TTFB_P50_S] = (double)histogram_quantile(&counted.ttfb, 0.5) / 1e9;
     values[METRIC_TTFB_P99_S] = (double)histogram_quantile(&counted.ttfb, 0.99) / 1e9;
+}
+
+void store_metrics_record(struct histogram *latency, struct slow_requests *slowest, uint32_t iteration,
+                          const struct store_completion *completion)
+{
+    static const enum request_kind kinds[] = {
+        [STORE_WRITE] = REQUEST_WRITE, [STORE_READ] = REQUEST_READ, [STORE_FINISH] = REQUEST_FINISH};
+    uint64_t latency_ns = completion->completed_ns - completion->submitted_ns;
+    histogram_record(latency, latency_ns);
+    if (!slow_requests_wants(slowest, latency_ns))
+        return;
+    struct slow_request request = {
+        .latency_ns = latency_ns,
+        .offset = completion->offset,
+        .bytes = completion->length,
+        .started_wall_ns = clock_wall_ns() - (clock_monotonic_ns() - completion->submitted_ns),
+        .kind = kinds[completion->kind],
+        .iteration = iteration,
+    };
+    slow_request_set_file(&request, store_object_name(completion->object));
+    slow_requests_add(slowest, &request);
 }

@@ -28,8 +28,17 @@
 #define MASK_WORDS MASK_WORDS_FOR(METRIC_SAMPLE_COUNT)
 #define SAMPLE_HEAD_BYTES (3 * 4 + 8 * MASK_LEAST_WORDS) /* op, iteration, flags, mask; at least */
 
-/* BLOCK_TTFB was added later: it is written only if there are first-byte latencies. */
-enum block_type { BLOCK_SCHEMA = 1, BLOCK_RUN, BLOCK_RANK, BLOCK_RUN_VALUES, BLOCK_LATENCY, BLOCK_END, BLOCK_TTFB };
+/* BLOCK_TTFB and BLOCK_SLOWEST were added later: they are written only if there is something in them. */
+enum block_type {
+    BLOCK_SCHEMA = 1,
+    BLOCK_RUN,
+    BLOCK_RANK,
+    BLOCK_RUN_VALUES,
+    BLOCK_LATENCY,
+    BLOCK_END,
+    BLOCK_TTFB,
+    BLOCK_SLOWEST
+};
 
 void record_init(struct record *self, const char *run, uint32_t attempt, uint32_t world_size)
 {
@@ -110,7 +119,21 @@ static int check_page(const struct status_page *page, uint32_t samples, struct c
             return cb_fail(err, CB_ERR_CORRUPT, "sample %u on the status page of rank %u has no operation", i,
                            page->rank);
     }
+    for (unsigned op = 0; op < OP_COUNT; op++) {
+        if (!slow_requests_are_valid(&page->slowest[op]))
+            return cb_fail(err, CB_ERR_CORRUPT, "the slowest requests on the status page of rank %u are malformed",
+                           page->rank);
+    }
     return 0;
+}
+
+static void merge_slowest(struct slow_requests *self, const struct slow_requests *other, uint32_t rank)
+{
+    for (uint64_t i = 0; i < other->count; i++) {
+        struct slow_request request = other->items[i];
+        request.rank = rank;
+        slow_requests_add(self, &request);
+    }
 }
 
 static void merge_values(struct record *self, const struct status_page *page)
@@ -122,6 +145,7 @@ static void merge_values(struct record *self, const struct status_page *page)
     for (unsigned op = 0; op < OP_COUNT; op++) {
         histogram_merge(&self->latency[op], &page->latency[op]);
         histogram_merge(&self->ttfb[op], &page->ttfb[op]);
+        merge_slowest(&self->slowest[op], &page->slowest[op], page->rank);
     }
 }
 
@@ -301,6 +325,23 @@ static void put_histogram(struct buf *payload, unsigned op, const struct histogr
     }
 }
 
+static void put_slowest(struct buf *payload, unsigned op, const struct slow_requests *slowest)
+{
+    put_u32(payload, op);
+    put_u32(payload, (uint32_t)slowest->count);
+    for (uint64_t i = 0; i < slowest->count; i++) {
+        const struct slow_request *request = &slowest->items[i];
+        put_u64(payload, request->latency_ns);
+        put_u64(payload, request->offset);
+        put_u64(payload, request->bytes);
+        put_u64(payload, request->started_wall_ns);
+        put_u32(payload, request->kind);
+        put_u32(payload, request->rank);
+        put_u32(payload, request->iteration);
+        put_text(payload, request->file);
+    }
+}
+
 static void put_record(const struct record *self, struct buf *out, struct buf *payload)
 {
     uint64_t samples = 0;
@@ -327,6 +368,10 @@ static void put_record(const struct record *self, struct buf *out, struct buf *p
         if (self->ttfb[op].count) {
             put_histogram(payload, op, &self->ttfb[op]);
             put_block(out, BLOCK_TTFB, payload);
+        }
+        if (self->slowest[op].count) {
+            put_slowest(payload, op, &self->slowest[op]);
+            put_block(out, BLOCK_SLOWEST, payload);
         }
     }
     put_u32(payload, self->rank_count);
@@ -574,6 +619,30 @@ static int parse_histogram(struct parser *self, struct cursor *cursor, struct hi
     return 0;
 }
 
+static int parse_slowest(struct parser *self, struct cursor *cursor, struct cb_err *err)
+{
+    uint32_t op = take_u32(cursor), count = take_u32(cursor);
+    if (op >= self->names[NAMES_OF_OPERATIONS].count || count > SLOW_REQUESTS)
+        return cb_fail(err, CB_ERR_FORMAT, "slowest requests of an operation that is not known here, or too many");
+    struct slow_requests *slowest = &self->record->slowest[self->names[NAMES_OF_OPERATIONS].indexes[op]];
+    for (uint32_t i = 0; i < count; i++) {
+        struct slow_request request = {.latency_ns = take_u64(cursor)};
+        request.offset = take_u64(cursor);
+        request.bytes = take_u64(cursor);
+        request.started_wall_ns = take_u64(cursor);
+        request.kind = take_u32(cursor);
+        request.rank = take_u32(cursor);
+        request.iteration = take_u32(cursor);
+        uint32_t len = take_u32(cursor);
+        const unsigned char *file = take(cursor, len);
+        if (!file || len >= sizeof request.file || request.kind >= REQUEST_KINDS)
+            return cb_fail(err, CB_ERR_FORMAT, "one of the slowest requests is malformed");
+        memcpy(request.file, file, len);
+        slow_requests_add(slowest, &request);
+    }
+    return 0;
+}
+
 static int parse_end(struct parser *self, struct cursor *cursor, struct cb_err *err)
 {
     uint32_t ranks = take_u32(cursor);
@@ -604,6 +673,8 @@ static int parse_payload(struct parser *self, uint32_t type, struct cursor *curs
         return parse_histogram(self, cursor, self->record->latency, err);
     case BLOCK_TTFB:
         return parse_histogram(self, cursor, self->record->ttfb, err);
+    case BLOCK_SLOWEST:
+        return parse_slowest(self, cursor, err);
     case BLOCK_END:
         return parse_end(self, cursor, err);
     default:

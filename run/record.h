@@ -36,6 +36,7 @@ struct record {
     double run_values[METRIC_COUNT];    /* NAN: absent */
     struct histogram latency[OP_COUNT]; /* merged over ranks */
     struct histogram ttfb[OP_COUNT];
+    struct slow_requests slowest[OP_COUNT];
 };
 
 void record_init(struct record *self, const char *run, uint32_t attempt, uint32_t world_size);

@@ -14,6 +14,7 @@
 
 #include "core/err.h"
 #include "core/histogram.h"
+#include "core/slow_requests.h"
 #include "run/metrics.h"
 
 #define STATUS_PAGE_MAGIC UINT64_C(0x45474150434b4243) /* "CBKCPAGE" */
@@ -64,14 +65,15 @@ struct status_page {
     _Atomic uint32_t sample_count;       /* samples complete, in order */
     _Atomic uint32_t failure_code;       /* -enum cb_code of the first failure, 0 for none */
     _Atomic uint32_t failure_length, facts_length;
-    _Atomic uint32_t passed_length;        /* the first lines of failures: iterations without which the run went on */
-    _Atomic uint32_t wrong_bytes;          /* failures of any time with CB_ERR_CORRUPT */
-    char failures[STATUS_PAGE_TEXT_BYTES]; /* one per line; "… and N more" at the end when full */
-    char facts[STATUS_PAGE_TEXT_BYTES];    /* "key=value" lines: the settings and hardware in effect */
-    double run_values[METRIC_COUNT];       /* run metrics that this rank knows; else NAN */
-    struct histogram latency[OP_COUNT];    /* request latencies, excluding warm-up */
-    struct histogram ttfb[OP_COUNT];       /* time to first byte of replies, if the store is a server */
-    struct sample samples[];               /* sample_capacity of them */
+    _Atomic uint32_t passed_length;         /* the first lines of failures: iterations without which the run went on */
+    _Atomic uint32_t wrong_bytes;           /* failures of any time with CB_ERR_CORRUPT */
+    char failures[STATUS_PAGE_TEXT_BYTES];  /* one per line; "… and N more" at the end when full */
+    char facts[STATUS_PAGE_TEXT_BYTES];     /* "key=value" lines: the settings and hardware in effect */
+    double run_values[METRIC_COUNT];        /* run metrics that this rank knows; else NAN */
+    struct histogram latency[OP_COUNT];     /* request latencies, excluding warm-up */
+    struct histogram ttfb[OP_COUNT];        /* time to first byte of replies, if the store is a server */
+    struct slow_requests slowest[OP_COUNT]; /* of the requests in `latency` */
+    struct sample samples[];                /* sample_capacity of them */
 };
 
 uint64_t status_page_bytes(uint32_t sample_capacity);

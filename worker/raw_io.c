@@ -28,6 +28,7 @@ struct transfer {
     const char *name;
     enum store_request_kind kind;
     bool record_latency;
+    uint32_t iteration;
     enum operation op;
     uint64_t submitted_bytes, done_bytes, requests, errors, deadline_ns;
     uint32_t in_flight;
@@ -142,8 +143,8 @@ static int reap(struct transfer *self, struct cb_err *err)
         self->done_bytes += completions[i].bytes;
         self->errors += completions[i].code != 0;
         if (self->record_latency && completions[i].user != UINT64_MAX)
-            histogram_record(&self->raw->page->latency[self->op],
-                             completions[i].completed_ns - completions[i].submitted_ns);
+            store_metrics_record(&self->raw->page->latency[self->op], &self->raw->page->slowest[self->op],
+                                 self->iteration, &completions[i]);
         if (completions[i].code && !rc)
             rc = fail_completion(self, &completions[i], err);
     }
@@ -223,6 +224,7 @@ static int transfer_run(struct raw *raw, const char *folder, uint32_t owner, enu
                                 .name = name,
                                 .kind = kind,
                                 .op = (enum operation)sample->op,
+                                .iteration = sample->iteration,
                                 .record_latency = !(sample->flags & SAMPLE_WARMUP),
                                 .deadline_ns = deadline_ns};
     int rc = agree(raw->comm, 0, deadline_ns, err);

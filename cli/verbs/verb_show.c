@@ -7,6 +7,7 @@
 #include "cli/report/metric_format.h"
 #include "cli/report/report.h"
 #include "cli/report/report_heading.h"
+#include "cli/report/run_latency.h"
 #include "cli/report/run_nodes.h"
 #include "cli/report/suite_curves.h"
 #include "cli/report/suite_report.h"
@@ -185,6 +186,10 @@ static int write_text(struct cli *cli, struct history *history, const struct run
         buf_append_char(&cli->out, '\n');
         rc = write_phases(cli, run, err);
     }
+    if (rc == 0 && cli_has_flag(cli, "latency")) {
+        buf_append_char(&cli->out, '\n');
+        rc = run_latency_write(run, cli->colour, &cli->out, err);
+    }
     if (rc == 0 && cli_has_flag(cli, "failures")) {
         buf_append_char(&cli->out, '\n');
         rc = history_each_failure(history, run->run, run->attempt, print_failure, cli, err);
@@ -222,6 +227,8 @@ static int write_json(struct cli *cli, struct history *history, const struct run
         rc = suite_report_write_json(history, run, &json, err);
         suite_curves_write_json(run, &json);
     }
+    if (rc == 0 && cli_has_flag(cli, "latency"))
+        rc = run_latency_write_json(run, &json, err);
     if (rc == 0 && cli_has_flag(cli, "failures")) {
         json_member_array(&json, "failures");
         rc = history_each_failure(history, run->run, run->attempt, json_failure, &json, err);
@@ -290,6 +297,7 @@ static const struct verb_flag flags[] = {
     {"nodes", NULL,
      "the nodes and how they joined; workload=suite: outliers, what each pair of nodes did, and curves over message "
      "sizes"},
+    {"latency", NULL, "latencies of requests by operation: percentiles, a histogram and the ten slowest requests"},
     {"failures", NULL, "everything that was wrong, of every rank"},
     {"phases", NULL, "what time went into, state by state"},
 };

@@ -6,6 +6,7 @@
 
 #include "core/alloc.h"
 #include "core/clock.h"
+#include "engine/store_metrics.h"
 
 #define STAGING_ALIGNMENT UINT64_C(4096)
 /* The longest wait before deadline and stop requests are checked again. */
@@ -261,7 +262,7 @@ static void count_completion(struct transfer *self, const struct store_completio
     self->counts.bytes += completion->bytes;
     self->counts.errors += completion->code != 0 ? 1 : 0;
     if (self->run->latency)
-        histogram_record(self->run->latency, completion->completed_ns - completion->submitted_ns);
+        store_metrics_record(self->run->latency, self->run->slowest, self->run->iteration, completion);
     atomic_fetch_add_explicit(self->setup.async ? &page->behind_bytes_done : &page->bytes_done, completion->bytes,
                               memory_order_relaxed);
     atomic_store_explicit(&page->progress_ns, completion->completed_ns, memory_order_relaxed);

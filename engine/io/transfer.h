@@ -62,7 +62,9 @@ struct transfer_run {
     void *context;
     bool write;
     struct timeline *timeline;
-    struct histogram *latency; /* NULL: not recorded */
+    struct histogram *latency;     /* NULL: not recorded */
+    struct slow_requests *slowest; /* with `latency` */
+    uint32_t iteration;
     uint64_t deadline_ns;
 };
 /* After a failure all requests in flight have been cancelled and have ended, or transfer_is_stuck returns true. */

@@ -265,6 +265,8 @@ int native_load_run_pass(struct native_load *self, struct cb_err *err)
         .context = self,
         .timeline = &operation->timeline,
         .latency = operation->sample->flags & SAMPLE_WARMUP ? NULL : &page->latency[OP_LOAD],
+        .slowest = &page->slowest[OP_LOAD],
+        .iteration = operation->options->iteration,
         .deadline_ns = operation->options->deadline_ns,
     };
     struct transfer_counts counts;

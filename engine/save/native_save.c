@@ -184,6 +184,8 @@ static int write_copy(struct native_operation *operation, struct cb_err *err)
         .write = true,
         .timeline = &operation->timeline,
         .latency = warmup ? NULL : &page->latency[OP_SAVE],
+        .slowest = &page->slowest[OP_SAVE],
+        .iteration = operation->options->iteration,
         .deadline_ns = operation->options->deadline_ns,
     };
     struct transfer_counts counts = {0};

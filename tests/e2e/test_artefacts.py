@@ -35,6 +35,7 @@ CHANGED = {
     r"throughput_mibs": "a metric of several operations is named with its operation",
     r"on_error|after an iteration that failed because of the store|failed_fraction|measured iterations that failed": "on_error=continue and its failure rate are new",
     r"requests that did not fail / requests": "success_ratio counts what failed",
+    r"^ *--latency  |^\\fB\\-\\-latency|latencies of requests by operation": "show --latency is new",
     r"in_backoff_s|every request under way was in its backoff": "waiting for a store's retries is a state",
 }
 
@@ -96,7 +97,7 @@ def is_same_json(old, now):
 
 def without_names(line):
     """The shell's completion lists all flags and all keys in one line; options names those of other tools."""
-    return re.sub(r" \(also [^)]*\)$", "", re.sub(r" (--replace-kept|--into|--exclude-from|keep\.replace|timeout\.lease|on_error)(?=[ \"])", "", line))
+    return re.sub(r" \(also [^)]*\)$", "", re.sub(r" (--replace-kept|--into|--exclude-from|keep\.replace|timeout\.lease|on_error|--latency)(?=[ \"])", "", line))
 
 
 def without_reasons(line):

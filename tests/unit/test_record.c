@@ -45,6 +45,13 @@ static void fill_rank(struct status_page *page, uint32_t rank)
         page->run_values[METRIC_SETUP_S] = 0.25;
     histogram_record(&page->latency[OP_SAVE], 1000 * (rank + 1));
     histogram_record(&page->ttfb[OP_LOAD], 500);
+    slow_requests_add(&page->slowest[OP_SAVE], &(struct slow_request){.latency_ns = 1000 * (rank + 1),
+                                                                      .kind = REQUEST_FINISH,
+                                                                      .iteration = 4,
+                                                                      .offset = 77,
+                                                                      .bytes = 78,
+                                                                      .started_wall_ns = 79,
+                                                                      .file = "run/__0_0.distcp"});
 }
 
 static int set_up(void **state)
@@ -129,6 +136,9 @@ static void values_of_the_run_are_those_of_the_lowest_rank_that_has_them(void **
     assert_memory_equal(back.ttfb, fixture->record.ttfb, sizeof back.ttfb);
     assert_int_equal(back.ttfb[OP_LOAD].count, RANKS);
     assert_int_equal(back.ttfb[OP_SAVE].count, 0);
+    assert_int_equal(back.slowest[OP_SAVE].count, RANKS);
+    assert_int_equal(back.slowest[OP_SAVE].items[0].rank, RANKS - 1);
+    assert_memory_equal(back.slowest, fixture->record.slowest, sizeof back.slowest);
     record_release(&back);
 }
 

@@ -138,6 +138,7 @@ static int run(struct files *files, bool write, uint64_t deadline_ns, struct tra
         .write = write,
         .timeline = &timeline,
         .latency = &place.page->latency[OP_SAVE],
+        .slowest = &place.page->slowest[OP_SAVE],
         .deadline_ns = deadline_ns,
     };
     int rc = transfer_run(transfer, &transfer_run_, counts, err);
@@ -277,8 +278,10 @@ static void latencies_are_recorded_for_each_request(void **unused)
     open_store(&files, "null:", true, STORE_DIRECT_AUTO);
     fill(&files, 1);
     histogram_init(&place.page->latency[OP_SAVE]);
+    place.page->slowest[OP_SAVE].count = 0;
     assert_int_equal(run(&files, true, UINT64_MAX, &counts, &err), 0);
     assert_int_equal(place.page->latency[OP_SAVE].count, counts.requests);
+    assert_int_equal(place.page->slowest[OP_SAVE].items[0].latency_ns, place.page->latency[OP_SAVE].max_ns);
     close_store(&files);
 }
 
