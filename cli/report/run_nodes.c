@@ -4,8 +4,11 @@
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "cli/report/table.h"
+#include "core/alloc.h"
 #include "core/units.h"
 
 #define FILE_MAX_BYTES (64 << 20)
@@ -45,6 +48,48 @@ static void add_node(struct table *table, const struct json_value *node)
                   ? units_format_bytes((double)free_bytes, text)
                   : NULL);
     table_add(table, TABLE_PLAIN, trouble ? trouble : "");
+}
+
+void run_nodes_free(struct run_node *nodes, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        free(nodes[i].name);
+    free(nodes);
+}
+
+static const char *own_name(const struct run_info *run)
+{
+    const char *node = run_info_fact(run, "node"), *host = run_info_fact(run, "hostname");
+    return node ? node : host ? host : "this machine";
+}
+
+int run_nodes_load(const struct run_info *run, struct run_node **nodes, size_t *count, struct cb_err *err)
+{
+    struct buf text;
+    struct json_value *root = NULL;
+    bool listed = read_file(run, &text, &root) == 0 && json_count(json_get(root, "nodes")) > 0;
+    size_t wanted = listed ? json_count(json_get(root, "nodes")) : 1;
+    struct run_node *made = calloc(wanted, sizeof *made);
+    bool complete = made != NULL;
+    for (size_t i = 0; i < wanted && complete; i++) {
+        const struct json_value *node = json_at(json_get(root, "nodes"), i);
+        const char *name = listed ? text_of(node, "node") : own_name(run);
+        uint64_t first = 0, ranks = listed ? 0 : experiment_u64(run->experiment, OPT_RANKS);
+        if (listed &&
+            (!json_as_u64(json_get(node, "first_rank"), &first) || !json_as_u64(json_get(node, "ranks"), &ranks)))
+            ranks = 0; /* it did not join */
+        made[i] = (struct run_node){strdup(name ? name : "?"), (uint32_t)first, (uint32_t)ranks};
+        complete = made[i].name != NULL;
+    }
+    json_value_free(root);
+    buf_release(&text);
+    if (!complete) {
+        run_nodes_free(made, made ? wanted : 0);
+        return alloc_fail(err, "for the nodes of a run");
+    }
+    *nodes = made;
+    *count = wanted;
+    return 0;
 }
 
 int run_nodes_write(const struct run_info *run, bool colour, bool *written, struct buf *out, struct cb_err *err)

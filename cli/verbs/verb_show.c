@@ -5,6 +5,7 @@
 
 #include "cli/report/history_reading.h"
 #include "cli/report/metric_format.h"
+#include "cli/report/rank_table.h"
 #include "cli/report/report.h"
 #include "cli/report/report_heading.h"
 #include "cli/report/run_latency.h"
@@ -13,116 +14,7 @@
 #include "cli/report/suite_report.h"
 #include "cli/report/sweep_report.h"
 #include "cli/report/table.h"
-#include "core/alloc.h"
 #include "run/site.h"
-#include "run/status_page.h"
-
-#define MAX_RANK_LINES 64
-
-/* Medians over the iterations of each rank, for one operation. */
-static const enum metric_id rank_metrics[] = {METRIC_OP_S, METRIC_OWN_S, METRIC_IO_S, METRIC_FSYNC_S, METRIC_WAIT_S,
-                                              METRIC_BYTES_MOVED, METRIC_CPU_S, METRIC_RSS_BYTES,
-                                              /* --phases: the other states */
-                                              METRIC_OTHER_S, METRIC_PLAN_S, METRIC_STAGE_S, METRIC_SERIALIZE_S,
-                                              METRIC_EXCHANGE_S, METRIC_COMMIT_S, METRIC_IN_BACKOFF_S};
-#define RANK_METRICS (sizeof rank_metrics / sizeof rank_metrics[0])
-#define PLAIN_RANK_METRICS 8
-
-struct rank_table {
-    uint32_t attempt;
-    size_t ranks, iterations[OP_COUNT][RANK_METRICS];
-    double *values[OP_COUNT][RANK_METRICS]; /* one value per rank, iteration by iteration */
-    size_t columns;                         /* number of rank_metrics that are printed */
-};
-
-static int gather(void *context, const struct rank_values *given, struct cb_err *err)
-{
-    struct rank_table *self = context;
-    size_t column = 0;
-    while (column < RANK_METRICS && rank_metrics[column] != given->metric)
-        column++;
-    if (column == RANK_METRICS || given->attempt != self->attempt || given->flags & (SAMPLE_WARMUP | SAMPLE_FAILED))
-        return 0;
-    if (self->ranks && self->ranks != given->rank_count)
-        return 0;
-    self->ranks = given->rank_count;
-    size_t *count = &self->iterations[given->op][column];
-    double **values = &self->values[given->op][column];
-    double *more = realloc(*values, (*count + 1) * self->ranks * sizeof *more + 1);
-    if (!more)
-        return alloc_fail(err, "for the ranks of a run");
-    *values = more;
-    if (self->ranks)
-        memcpy(more + *count * self->ranks, given->ranks, self->ranks * sizeof *more);
-    ++*count;
-    return 0;
-}
-
-static double rank_median(const struct rank_table *self, int op, size_t column, size_t rank)
-{
-    size_t count = self->iterations[op][column], used = 0;
-    double *values = malloc((count + 1) * sizeof *values);
-    struct summary summary = {.median = NAN};
-    for (size_t i = 0; values && i < count; i++) {
-        double value = self->values[op][column][i * self->ranks + rank];
-        if (isfinite(value))
-            values[used++] = value;
-    }
-    if (used)
-        stats_summarize(values, used, &summary);
-    free(values);
-    return summary.median;
-}
-
-static void rank_table_release(struct rank_table *self)
-{
-    for (int op = 0; op < OP_COUNT; op++)
-        for (size_t column = 0; column < RANK_METRICS; column++)
-            free(self->values[op][column]);
-}
-
-static int write_ranks(struct cli *cli, const struct rank_table *self, int op, struct cb_err *err)
-{
-    struct table table;
-    char text[32];
-    table_init(&table, self->columns == RANK_METRICS ? "lrrrrrrrrrrrrrrrr" : "lrrrrrrrrr");
-    table_add(&table, TABLE_BOLD, operation_name((enum operation)op));
-    table_add(&table, TABLE_BOLD, "rank");
-    for (size_t column = 0; column < self->columns; column++)
-        table_add(&table, TABLE_BOLD, metric_row(rank_metrics[column])->name);
-    for (size_t rank = 0; rank < self->ranks && rank < MAX_RANK_LINES; rank++) {
-        table_add(&table, TABLE_PLAIN, "");
-        table_addf(&table, TABLE_PLAIN, "%zu", rank);
-        for (size_t column = 0; column < self->columns; column++)
-            table_add(&table, TABLE_PLAIN,
-                      figure_short_text(rank_metrics[column], rank_median(self, op, column, rank), text));
-    }
-    int rc = cli_end_table(cli, &table, err);
-    if (self->ranks > MAX_RANK_LINES)
-        buf_printf(&cli->out, "... and %zu more ranks; `ckptbench export RUN --csv` has all\n",
-                   self->ranks - MAX_RANK_LINES);
-    return rc;
-}
-
-static void json_ranks(struct json_writer *json, const struct rank_table *self)
-{
-    json_member_object(json, "ranks");
-    for (int op = OP_SAVE; op <= OP_LOAD; op++) {
-        if (!self->iterations[op][0])
-            continue;
-        json_member_array(json, operation_name((enum operation)op));
-        for (size_t rank = 0; rank < self->ranks; rank++) {
-            json_write_begin_object(json);
-            json_member_u64(json, "rank", rank);
-            for (size_t column = 0; column < self->columns; column++) {
-                json_member_double(json, metric_row(rank_metrics[column])->name, rank_median(self, op, column, rank));
-            }
-            json_write_end_object(json);
-        }
-        json_write_end_array(json);
-    }
-    json_write_end_object(json);
-}
 
 /* Skips ranks that only stopped because another rank failed ("aborted"). */
 static int print_failure(void *context, uint32_t rank, const char *code, const char *lines, struct cb_err *err)
@@ -175,6 +67,42 @@ static int write_phases(struct cli *cli, const struct run_info *run, struct cb_e
     return cli_end_table(cli, &table, err);
 }
 
+/* How the nodes joined, what each did, and what the suite measured of them. */
+static int write_nodes(struct cli *cli, struct history *history, const struct run_info *run,
+                       const struct rank_table *ranks, struct cb_err *err)
+{
+    struct run_node *nodes = NULL;
+    size_t count = 0, before;
+    bool written;
+    buf_append_char(&cli->out, '\n');
+    int rc = run_nodes_write(run, cli->colour, &written, &cli->out, err);
+    if (rc == 0)
+        rc = run_nodes_load(run, &nodes, &count, err);
+    before = cli->out.len;
+    if (rc == 0)
+        rc = rank_table_write_nodes(ranks, nodes, count, cli->colour, &cli->out, err);
+    if (rc == 0)
+        rc = suite_report_write(history, run, written || cli->out.len > before, cli->colour, &cli->out, err);
+    run_nodes_free(nodes, count);
+    return rc ? rc : suite_curves_write(run, cli->colour, &cli->out, err);
+}
+
+static int write_nodes_json(struct history *history, const struct run_info *run, const struct rank_table *ranks,
+                            struct json_writer *json, struct cb_err *err)
+{
+    struct run_node *nodes = NULL;
+    size_t count = 0;
+    run_nodes_write_json(run, json);
+    int rc = run_nodes_load(run, &nodes, &count, err);
+    if (rc == 0)
+        rc = rank_table_write_nodes_json(ranks, nodes, count, json, err);
+    if (rc == 0)
+        rc = suite_report_write_json(history, run, json, err);
+    run_nodes_free(nodes, count);
+    suite_curves_write_json(run, json);
+    return rc;
+}
+
 static int write_text(struct cli *cli, struct history *history, const struct run_info *run,
                       const struct rank_table *ranks, struct cb_err *err)
 {
@@ -194,21 +122,10 @@ static int write_text(struct cli *cli, struct history *history, const struct run
         buf_append_char(&cli->out, '\n');
         rc = history_each_failure(history, run->run, run->attempt, print_failure, cli, err);
     }
-    for (int op = OP_SAVE; op <= OP_LOAD && rc == 0; op++) {
-        if (!ranks->iterations[op][0])
-            continue;
-        buf_append_char(&cli->out, '\n');
-        rc = write_ranks(cli, ranks, op, err);
-    }
-    if (rc == 0 && cli_has_flag(cli, "nodes")) {
-        bool written;
-        buf_append_char(&cli->out, '\n');
-        rc = run_nodes_write(run, cli->colour, &written, &cli->out, err);
-        if (rc == 0)
-            rc = suite_report_write(history, run, written, cli->colour, &cli->out, err);
-        if (rc == 0)
-            rc = suite_curves_write(run, cli->colour, &cli->out, err);
-    }
+    if (rc == 0 && cli_has_flag(cli, "ranks"))
+        rc = rank_table_write(ranks, cli_has_flag(cli, "phases"), cli->colour, &cli->out, err);
+    if (rc == 0 && cli_has_flag(cli, "nodes"))
+        rc = write_nodes(cli, history, run, ranks, err);
     return rc;
 }
 
@@ -221,12 +138,9 @@ static int write_json(struct cli *cli, struct history *history, const struct run
     json_write_begin_object(&json);
     report_write_members(run, &json);
     if (cli_has_flag(cli, "ranks"))
-        json_ranks(&json, ranks);
-    if (cli_has_flag(cli, "nodes")) {
-        run_nodes_write_json(run, &json);
-        rc = suite_report_write_json(history, run, &json, err);
-        suite_curves_write_json(run, &json);
-    }
+        rank_table_write_json(ranks, cli_has_flag(cli, "phases"), &json);
+    if (cli_has_flag(cli, "nodes"))
+        rc = write_nodes_json(history, run, ranks, &json, err);
     if (rc == 0 && cli_has_flag(cli, "latency"))
         rc = run_latency_write_json(run, &json, err);
     if (rc == 0 && cli_has_flag(cli, "failures")) {
@@ -260,19 +174,16 @@ static int show_sweep(struct cli *cli, struct history *history, const char *swee
 static int show_run(struct cli *cli, struct history *history, struct cb_err *err)
 {
     struct run_info *run = NULL;
-    struct rank_table ranks = {0};
+    struct rank_table *ranks = NULL;
     char name[64];
     int rc = find_only_run(cli, history, name, err);
     if (rc == 0)
         rc = history_load_run(history, name, &run, err);
-    if (rc == 0 && cli_has_flag(cli, "ranks")) {
-        ranks.attempt = run->attempt;
-        ranks.columns = cli_has_flag(cli, "phases") ? RANK_METRICS : PLAIN_RANK_METRICS;
-        rc = history_each_sample(history, name, gather, &ranks, err);
-    }
+    if (rc == 0 && (cli_has_flag(cli, "ranks") || cli_has_flag(cli, "nodes")))
+        rc = rank_table_load(history, run, &ranks, err);
     if (rc == 0)
-        rc = cli->json ? write_json(cli, history, run, &ranks, err) : write_text(cli, history, run, &ranks, err);
-    rank_table_release(&ranks);
+        rc = cli->json ? write_json(cli, history, run, ranks, err) : write_text(cli, history, run, ranks, err);
+    rank_table_free(ranks);
     run_info_free(run);
     return rc;
 }
@@ -293,10 +204,11 @@ static int run_show(struct cli *cli, struct cb_err *err)
 }
 
 static const struct verb_flag flags[] = {
-    {"ranks", NULL, "what each rank took, medians over the iterations; with --phases in every state"},
+    {"ranks", NULL,
+     "what each rank took, medians over the iterations; with --phases in every state; of more than 64 the slowest"},
     {"nodes", NULL,
-     "the nodes and how they joined; workload=suite: outliers, what each pair of nodes did, and curves over message "
-     "sizes"},
+     "the nodes and how they joined, bytes, time and rate of each, the slowest first; workload=suite: outliers, what "
+     "each pair of nodes did, and curves over message sizes"},
     {"latency", NULL, "latencies of requests by operation: percentiles, a histogram and the ten slowest requests"},
     {"failures", NULL, "everything that was wrong, of every rank"},
     {"phases", NULL, "what time went into, state by state"},

@@ -36,6 +36,7 @@ CHANGED = {
     r"on_error|after an iteration that failed because of the store|failed_fraction|measured iterations that failed": "on_error=continue and its failure rate are new",
     r"requests that did not fail / requests": "success_ratio counts what failed",
     r"^ *--latency  |^\\fB\\-\\-latency|latencies of requests by operation": "show --latency is new",
+    r"^ *(--nodes +)?the nodes and how they joined": "show --nodes has what each did",
     r"in_backoff_s|every request under way was in its backoff": "waiting for a store's retries is a state",
 }
 

@@ -98,6 +98,56 @@ def test_show_has_the_run_document(home):
     assert "did you mean 20261121-aaaa" in home.call("show", "20261121-aaab", code=2).stderr
 
 
+def make_on_nodes(home, ranks, nodes):
+    """A run whose node 0 is the slowest, and each other faster than the one before."""
+    folder = home.make("20261121-aaaa", "save=1", "load=2", f"made_ranks={ranks}", f"ranks={ranks}")
+    each = ranks // nodes
+    listed = [{"node": f"n{node}", "state": "joined", "first_rank": node * each, "ranks": each} for node in range(nodes)]
+    (folder / "attempts/1/rendezvous.json").write_text(json.dumps({"nodes": listed}))
+    home.call("collect")
+
+
+def test_of_many_ranks_the_slowest_have_a_line_each_and_the_others_one(home):
+    home.make("20261121-aaaa", "save=1", "load=2", "made_ranks=65", "ranks=65")
+    home.call("collect")
+    lines = home.call("show", "LATEST", "--ranks").stdout.split("\nsave  ")[-1].split("\nload  ")[0].splitlines()
+    assert [line.split()[0] for line in lines[1:17]] == [str(rank) for rank in range(16)]  # rank 0 is the slowest
+    assert lines[17].split()[:2] == ["49", "others"] and lines[18].startswith("the 16 slowest ranks, and medians")
+    assert len(home.json("show", "LATEST", "--ranks")["ranks"]["save"]) == 65
+
+
+def test_64_ranks_have_a_line_each(home):
+    home.make("20261121-aaaa", "save=1", "load=2", "made_ranks=64", "ranks=64")
+    home.call("collect")
+    text = home.call("show", "LATEST", "--ranks").stdout
+    assert "others" not in text and re.search(r"^ +63 ", text, re.M)
+
+
+def test_bytes_time_and_rate_of_nodes_start_with_the_slowest(home):
+    make_on_nodes(home, ranks=8, nodes=4)
+    save = home.json("show", "LATEST", "--nodes")["node_rates"]["save"]
+    assert [(node["node"], node["first_rank"], node["ranks"]) for node in save] == [(f"n{i}", 2 * i, 2) for i in range(4)]
+    assert all(node["bytes_moved"] == 2 << 20 for node in save)
+    assert all(node["bytes_per_s"] == pytest.approx(node["bytes_moved"] / node["own_s"]) for node in save)
+    text = home.call("show", "LATEST", "--nodes").stdout
+    assert re.search(r"^save +n0 +2 +2 MiB .* \+3\.1 %\n +n1 ", text, re.M) and re.search(r"^load +n0 ", text, re.M)
+
+
+def test_of_many_nodes_the_slowest_are_printed(home):
+    make_on_nodes(home, ranks=34, nodes=17)
+    text = home.call("show", "LATEST", "--nodes").stdout
+    assert "the 16 slowest of 17 nodes" in text
+    assert [node["node"] for node in home.json("show", "LATEST", "--nodes")["node_rates"]["save"]] == [f"n{i}" for i in range(17)]
+
+
+def test_a_run_on_one_machine_has_its_figures_too(home):
+    home.make("20261121-aaaa", "save=1", "load=2", "ranks=2")
+    home.call("collect")
+    save, = home.json("show", "LATEST", "--nodes")["node_rates"]["save"]
+    assert save["ranks"] == 2 and save["bytes_moved"] == 2 << 20
+    assert "alone" not in home.call("show", "LATEST", "--nodes").stdout
+
+
 def test_compare_finds_a_better_side_and_a_regression(home):
     make_ab(home)
     document = home.json("compare", "label.side=a", "label.side=b")

@@ -105,6 +105,7 @@ def test_a_real_checkpoint_is_saved_by_two_hosts_and_each_loads_what_the_other_w
     shown = subprocess.run([BUILD / "ckptbench", "show", "LATEST", "--nodes"], env=dict(os.environ, CKPTBENCH_HOME=str(tmp_path / "home")),
                            capture_output=True, text=True, timeout=60, check=True).stdout
     assert [line.split()[0] for line in shown.splitlines() if "joined" in line] == ["node-a", "node-b"]
+    assert re.search(r"^save +node-[ab] +2 .*\n +node-[ab] +2 ", shown, re.M)
     assert b"load.shift=2 ranks: one node further" in (run / "attempts/1/records").read_bytes()
 
 
