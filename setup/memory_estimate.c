@@ -1,7 +1,9 @@
 /* Estimates the memory and the store space that a run requires. */
 #include "setup/memory_estimate.h"
 
+#include "core/units.h"
 #include "run/workload_kind.h"
+#include "store/kind.h"
 
 #include <stdbool.h>
 #include <string.h>
@@ -52,6 +54,25 @@ uint64_t estimate_staging_bytes(const struct layout_pair *layouts, const struct 
     uint64_t asked = experiment_u64(experiment, OPT_SAVE_STAGING_BYTES);
     uint64_t shard = checkpoint_bytes(layouts->saved, experiment) / layout_world_size(layouts->saved);
     return (asked > 0 && asked < shard ? asked : shard) * experiment_u64(experiment, OPT_SAVE_INFLIGHT);
+}
+
+int estimate_check_staging(const struct layout_pair *layouts, const struct experiment *experiment, struct cb_err *err)
+{
+    bool saves = !experiment_is(experiment, OPT_OPS, "load") && experiment_is(experiment, OPT_ENGINE, "native");
+    const char *files = experiment_text(experiment, OPT_IO_FILES);
+    bool one_file = strcmp(files, "rank") == 0 || strcmp(files, "shared") == 0;
+    enum option_id key =
+        store_uri_of(experiment_text(experiment, OPT_STORE)).kind->is_objects ? OPT_S3_PART_SIZE : OPT_IO_BLOCK;
+    uint64_t limit = experiment_u64(experiment, OPT_SAVE_STAGING_BYTES), request = experiment_u64(experiment, key);
+    uint64_t share =
+        layout_total_bytes(layouts->saved) / layout_world_size(layouts->saved); /* a rank has at least it */
+    char have[32], need[32];
+    if (!saves || !one_file || !experiment_bool(experiment, OPT_SAVE_ASYNC) || limit == 0 || limit >= 2 * request ||
+        share <= limit || share < request)
+        return 0;
+    return cb_fail(err, CB_ERR_USAGE, "save.staging_bytes=%s is too little: two requests of %s need %s",
+                   units_format_bytes((double)limit, have), option_row(key)->name,
+                   units_format_bytes(2 * (double)request, need));
 }
 
 uint64_t estimate_store_bytes(const struct layout_pair *layouts, const struct experiment *experiment)

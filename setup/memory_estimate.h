@@ -18,6 +18,11 @@ uint64_t estimate_baseline_bytes(const struct layout *layout);
  * save.staging_bytes. 0 without save.async. */
 uint64_t estimate_staging_bytes(const struct layout_pair *layouts, const struct experiment *experiment);
 
+/* CB_ERR_USAGE if save.staging_bytes cannot hold two requests of an asynchronous save: a rank would fail in its first
+ * save. Some layouts that it passes fail nevertheless. */
+int estimate_check_staging(const struct layout_pair *layouts, const struct experiment *experiment,
+                           struct cb_err *err) CB_MUST_CHECK;
+
 /* Memory for the states of all ranks and their requests in flight; *largest is that of one rank. A rank saves and
  * loads in the same memory, one after the other. 0 if an external engine's program holds the state. */
 uint64_t estimate_memory_bytes(const struct layout_pair *layouts, const struct experiment *experiment,

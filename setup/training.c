@@ -272,6 +272,21 @@ uint64_t memory_stage_bytes(const struct training *training, const struct model 
     }
 }
 
+unsigned training_moments(const struct experiment *experiment)
+{
+    return experiment_is(experiment, OPT_TRAIN_OPTIMIZER, "adamw") ? 2 : 0;
+}
+
+uint64_t training_least_bytes(const struct experiment *experiment, const struct training *training,
+                              const struct model *model)
+{
+    struct training here = *training;
+    here.cpu_offload = false; /* what is offloaded lies in this machine's memory */
+    return experiment_is(experiment, OPT_DEVICE, "cuda")
+               ? 0
+               : memory_stage_bytes(&here, model, training_moments(experiment), MEMORY_AFTER_WARMUP);
+}
+
 static void write_gb(struct json_writer *json, const char *key, double bytes)
 {
     json_member_double(json, key, bytes / GB);

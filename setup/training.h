@@ -42,6 +42,13 @@ const char *memory_stage_name(enum memory_stage stage); /* "after data creation"
 uint64_t memory_stage_bytes(const struct training *training, const struct model *model, unsigned moments,
                             enum memory_stage stage);
 
+/* Least memory of this machine that a rank takes: what lasts between steps, without activations. 0 if it is on a device. */
+uint64_t training_least_bytes(const struct experiment *experiment, const struct training *training,
+                              const struct model *model);
+
+/* Moments that the optimizer keeps of each parameter. */
+unsigned training_moments(const struct experiment *experiment);
+
 /* Memory of a rank at a stage; NAN (null in JSON) if unknown. */
 struct memory_record {
     enum memory_stage stage;

@@ -105,6 +105,23 @@ static int check_memory(const struct experiment *experiment, const struct worklo
         units_format_bytes((double)largest, each), units_format_bytes((double)available, have));
 }
 
+static int check_training_memory(const struct experiment *experiment, const struct workload *workload,
+                                 struct cb_err *err)
+{
+    const struct training *training = &workload->training;
+    uint64_t available, each_bytes = training_least_bytes(experiment, training, workload->model);
+    char need[32], each[32], have[32];
+    if (memory_available(&available, NULL) || each_bytes * training->ranks <= available)
+        return 0;
+    return cb_fail(
+        err, CB_ERR_USAGE,
+        "parameters, gradients and optimizer of %" PRIu32
+        " rank%s need at least %s of memory (%s a rank), and this machine has %s free: use a smaller model, layers=N%s",
+        training->ranks, units_plural(training->ranks), units_format_bytes((double)each_bytes * training->ranks, need),
+        units_format_bytes((double)each_bytes, each), units_format_bytes((double)available, have),
+        training->ddp ? ", fewer ranks, or FSDP" : ", or more machines");
+}
+
 static int check_space(const struct experiment *experiment, const struct workload *workload, struct cb_err *err)
 {
     struct store_uri uri = store_uri_of(experiment_text(experiment, OPT_STORE));
@@ -123,7 +140,11 @@ static int check_space(const struct experiment *experiment, const struct workloa
  * that cannot be checked from here, and the suite, whose ranks check their own needs. */
 static int check_needs(const struct experiment *experiment, const struct workload *workload, struct cb_err *err)
 {
-    if (!workload->layout || *experiment_text(experiment, OPT_HOSTS) || experiment_u64(experiment, OPT_NODES) > 1)
+    if (*experiment_text(experiment, OPT_HOSTS) || experiment_u64(experiment, OPT_NODES) > 1)
+        return 0;
+    if (workload_kind_of(experiment)->trains)
+        return check_training_memory(experiment, workload, err);
+    if (!workload->layout)
         return 0;
     int rc = check_ranks(workload->layouts.ranks, err);
     if (rc == 0)
@@ -281,6 +302,8 @@ static int check_combination(const struct experiment *experiment, bool elsewhere
 {
     struct workload workload = {0};
     int rc = workload_init(&workload, experiment, err);
+    if (rc == 0 && workload.layout)
+        rc = estimate_check_staging(&workload.layouts, experiment, err);
     if (rc == 0 && !elsewhere)
         rc = check_needs(experiment, &workload, err);
     if (rc == 0)
@@ -321,6 +344,16 @@ static int check_members(const struct run_plan *self, bool elsewhere, struct cb_
     }
     alloc_free_texts(remarks.texts, remarks.count);
     free(worlds);
+    return rc;
+}
+
+int run_plan_check(struct experiment *experiment, uint32_t *ranks, struct cb_err *err)
+{
+    struct world world = {0};
+    int rc = freeze_nodes(experiment, false, err);
+    if (rc == 0)
+        rc = check_combination(experiment, false, &world, err);
+    *ranks = world.ranks;
     return rc;
 }
 

@@ -8,11 +8,6 @@
 
 #define GB 1073741824.0
 
-static unsigned moments_of(const struct experiment *experiment)
-{
-    return experiment_is(experiment, OPT_TRAIN_OPTIMIZER, "adamw") ? 2 : 0;
-}
-
 void training_describe(const struct training *training, struct buf *out)
 {
     buf_printf(out, "%s, %u %s", training->name, training->batch, training->linear ? "rows" : "samples");
@@ -34,7 +29,7 @@ void training_report_write(const struct experiment *experiment, const struct wor
                experiment_text(experiment, OPT_TRAIN_OPTIMIZER));
     for (int i = 0; i < MEMORY_STAGES; i++) {
         enum memory_stage stage = (enum memory_stage)i;
-        uint64_t bytes = memory_stage_bytes(training, workload->model, moments_of(experiment), stage);
+        uint64_t bytes = memory_stage_bytes(training, workload->model, training_moments(experiment), stage);
         buf_printf(out, "%s %-20s  %.3f GB\n", i ? "          " : "memory    ", memory_stage_name(stage),
                    (double)bytes / GB);
     }
@@ -55,7 +50,7 @@ void training_report_write_json(const struct experiment *experiment, const struc
     for (int i = 0; i < MEMORY_STAGES; i++) {
         enum memory_stage stage = (enum memory_stage)i;
         struct memory_record record = {.stage = stage};
-        record.allocated_bytes = (double)memory_stage_bytes(training, workload->model, moments_of(experiment), stage);
+        record.allocated_bytes = (double)memory_stage_bytes(training, workload->model, training_moments(experiment), stage);
         record.most_allocated_bytes = record.reserved_bytes = record.most_reserved_bytes = record.resident_bytes = NAN;
         memory_record_write(&record, json);
     }

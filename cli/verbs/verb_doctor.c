@@ -16,6 +16,7 @@
 #include "cli/doctor/doctor_s3.h"
 #include "cli/doctor/libraries.h"
 #include "cli/listing.h"
+#include "cli/plan/run_plan.h"
 #include "cli/plan/store_location.h"
 #include "cli/plan/workload.h"
 #include "core/child.h"
@@ -37,7 +38,7 @@
 enum finding { FOUND, LACKING, MISSING };
 
 struct doctor {
-    const struct experiment *experiment;
+    struct experiment *experiment;
     struct listing list;
     bool all_well;
 };
@@ -188,6 +189,19 @@ static void check_memory(struct doctor *self)
              units_format_bytes((double)meminfo("MemTotal"), total));
     report(self, "memory", free_bytes >= GIB ? FOUND : LACKING, text,
            "close what takes memory, or take a smaller model, layers=n, or more machines");
+}
+
+/* Of a given model: what a run of it would be refused for. */
+static void check_run(struct doctor *self)
+{
+    struct cb_err err = {0};
+    char text[64];
+    uint32_t ranks;
+    if (!experiment_was_set(self->experiment, OPT_MODEL))
+        return;
+    int rc = run_plan_check(self->experiment, &ranks, &err);
+    snprintf(text, sizeof text, "room for %u rank%s", ranks, units_plural(ranks));
+    report(self, "run", rc ? MISSING : FOUND, rc ? err.message : text, "change these keys, or run it elsewhere");
 }
 
 static void check_memlock(struct doctor *self)
@@ -354,6 +368,8 @@ static int check_all(struct doctor *self, struct cb_err *err)
     check_io_uring(self);
     check_shared_memory(self);
     int rc = check_store(self, err);
+    if (!rc)
+        check_run(self);
     check_history(self);
     check_python(self);
     return rc;

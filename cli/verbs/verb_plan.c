@@ -45,6 +45,8 @@ static int forecast_init(struct forecast *self, const struct experiment *experim
     if (rc == 0 && !self->workload.layout)
         rc = cb_fail(err, CB_ERR_USAGE, "plan is about checkpoints: workload=%s has none",
                      workload_kind_of(experiment)->name);
+    if (rc == 0)
+        rc = estimate_check_staging(&self->workload.layouts, experiment, err);
     if (rc)
         return rc;
     getrusage(RUSAGE_SELF, &usage);
