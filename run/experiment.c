@@ -169,6 +169,11 @@ int experiment_copy(const struct experiment *source, struct experiment **copy, s
     return 0;
 }
 
+bool experiment_uses(const struct experiment *self, enum option_id id)
+{
+    return strncmp(option_row(id)->name, "s3.", 3) != 0 || strstr(experiment_text(self, OPT_STORE), "://");
+}
+
 bool experiment_was_set(const struct experiment *self, enum option_id id)
 {
     return self->was_set[id];
@@ -372,12 +377,21 @@ static void append_escaped(struct buf *out, const char *text)
     }
 }
 
+static bool is_in_hash(const struct experiment *self, enum option_id id)
+{
+    if (option_row(id)->class != OPTION_IDENTITY)
+        return false;
+    if (id == OPT_S3_CHECKSUM)
+        return experiment_uses(self, id) && !experiment_is(self, id, "sha256");
+    return !is_default(self, id);
+}
+
 void experiment_hash(const struct experiment *self, char hash[EXPERIMENT_HASH_LENGTH + 1])
 {
     enum option_id ids[OPTION_COUNT];
     size_t count = 0;
     for (size_t i = 0; i < OPTION_COUNT; i++)
-        if (option_row((enum option_id)i)->class == OPTION_IDENTITY && !is_default(self, (enum option_id)i))
+        if (is_in_hash(self, (enum option_id)i))
             ids[count++] = (enum option_id)i;
     qsort(ids, count, sizeof *ids, by_name);
     struct buf text;

@@ -2,7 +2,8 @@
  *
  * It is frozen as experiment.yaml in the run folder, where agent and worker read it; a different version is a clear
  * error. Its identity is a hash over the identity keys that differ from their default, so a key added in a later
- * release leaves old hashes unchanged. */
+ * release leaves old hashes unchanged. So does a key whose default changed, s3.checksum: its first default, sha256,
+ * is what the hash leaves out, and its new one counts where the key has an effect. */
 #ifndef RUN_EXPERIMENT_H
 #define RUN_EXPERIMENT_H
 
@@ -42,6 +43,9 @@ double experiment_double(const struct experiment *self, enum option_id id);
 const char *experiment_text(const struct experiment *self, enum option_id id); /* canonical text, any type */
 bool experiment_is(const struct experiment *self, enum option_id id,
                    const char *choice); /* `choice` must be one of the row's choices */
+
+/* Whether the key has any effect on this run: the s3.* keys require a store with a URL, which is one in a bucket. */
+bool experiment_uses(const struct experiment *self, enum option_id id);
 
 size_t experiment_label_count(const struct experiment *self);
 const char *experiment_label_key(const struct experiment *self, size_t index); /* without "label." */

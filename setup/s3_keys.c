@@ -20,7 +20,8 @@ int s3_keys_read(const struct experiment *experiment, struct s3_options *options
         .path_style = experiment_is(experiment, OPT_S3_PATH_STYLE, "auto")   ? -1
                       : experiment_is(experiment, OPT_S3_PATH_STYLE, "true") ? 1
                                                                              : 0,
-        .checksum = experiment_is(experiment, OPT_S3_CHECKSUM, "sha256")   ? S3_CHECKSUM_SHA256
+        .checksum = experiment_is(experiment, OPT_S3_CHECKSUM, "auto")     ? S3_CHECKSUM_AUTO
+                    : experiment_is(experiment, OPT_S3_CHECKSUM, "sha256") ? S3_CHECKSUM_SHA256
                     : experiment_is(experiment, OPT_S3_CHECKSUM, "crc32c") ? S3_CHECKSUM_CRC32C
                                                                            : S3_CHECKSUM_NONE,
         .part_bytes = experiment_u64(experiment, OPT_S3_PART_SIZE),

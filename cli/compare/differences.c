@@ -149,12 +149,22 @@ static int compare_key(const struct comparison_side *const sides[2], const struc
     return rc;
 }
 
+/* Whether both sides have runs on which the key has an effect. */
+static bool is_used(const struct comparison_side *const sides[2], enum option_id id)
+{
+    bool used[2] = {false, false};
+    for (int s = 0; s < 2; s++)
+        for (size_t i = 0; i < sides[s]->count && !used[s]; i++)
+            used[s] = experiment_uses(sides[s]->runs[i]->experiment, id);
+    return used[0] && used[1];
+}
+
 static int find_options(const struct comparison_side *const sides[2], struct comparison *out, struct cb_err *err)
 {
     int rc = 0;
     bool same;
     for (enum option_id id = 0; id < OPTION_COUNT && rc == 0; id++)
-        if (option_row(id)->class != OPTION_COSMETIC && id != OPT_SUFFIX)
+        if (option_row(id)->class != OPTION_COSMETIC && id != OPT_SUFFIX && is_used(sides, id))
             rc = compare_key(sides, &(struct key){.kind = KEY_OPTION, .option = id}, option_row(id)->name,
                              &out->differs, &same, err);
     return rc;

@@ -129,7 +129,9 @@ static void write_store_line(const struct experiment *experiment, bool is_here, 
         buf_printf(out, ", %s part%s of %s in flight, checksum %s\n", experiment_text(experiment, OPT_IO_DEPTH),
                    units_plural(experiment_u64(experiment, OPT_IO_DEPTH)),
                    units_format_bytes((double)experiment_u64(experiment, OPT_S3_PART_SIZE), block),
-                   experiment_text(experiment, OPT_S3_CHECKSUM));
+                   experiment_is(experiment, OPT_S3_CHECKSUM, "auto")
+                       ? "auto: CRC-32C of unsigned bodies (\"used\" says whether the server checks it)"
+                       : experiment_text(experiment, OPT_S3_CHECKSUM));
         return;
     }
     buf_printf(out, ", %s, %s, depth %s x %s, %s\n", experiment_text(experiment, OPT_IO_ENGINE),

@@ -61,11 +61,12 @@ static bool option_differs(const struct experiment *const *experiments, size_t c
 {
     const char *first = NULL;
     for (size_t i = 0; i < count; i++) {
-        if (!workload_uses(workload_kind_of(experiments[i]), id))
+        const char *value = experiment_text(experiments[i], id);
+        if (!workload_uses(workload_kind_of(experiments[i]), id) || !experiment_uses(experiments[i], id))
             continue;
-        if (first && strcmp(first, experiment_text(experiments[i], id)) != 0)
+        if (first && strcmp(first, value) != 0)
             return true;
-        first = experiment_text(experiments[i], id);
+        first = first ? first : value;
     }
     return false;
 }

@@ -43,8 +43,8 @@ struct s3_store {
     struct iovec *segments; /* of all slots */
     struct backend_completion *ready;
     uint32_t ready_count;
-    bool cancelled;                                      /* nothing new may start */
-    enum { CRC_UNKNOWN, CRC_COMPARED, CRC_IGNORED } crc; /* whether the server checks the CRC-32C of a body */
+    bool cancelled;  /* nothing new may start */
+    enum s3_crc crc; /* as described */
     char description[768];
 };
 
@@ -69,17 +69,16 @@ static void s3_free(struct backend *backend)
 /* The checksum with which the server detects a body that was damaged in transit. */
 static const char *protection(const struct s3_store *self)
 {
-    switch (self->client->session.options.checksum) {
-    case S3_CHECKSUM_SHA256:
-        return "bodies signed (SHA-256)";
-    case S3_CHECKSUM_CRC32C:
-        return self->crc == CRC_COMPARED  ? "bodies unsigned, the server compares their CRC-32C"
-               : self->crc == CRC_IGNORED ? "bodies unsigned and unchecked: the server does not know CRC-32C"
-                                          : "bodies unsigned, with a CRC-32C";
-    case S3_CHECKSUM_NONE:
-        break;
-    }
-    return "bodies unsigned, unchecked";
+    static const char *const by_crc[] = {
+        [S3_CRC_UNKNOWN] = "bodies unsigned, with a CRC-32C",
+        [S3_CRC_COMPARED] = "bodies unsigned, the server compares their CRC-32C",
+        [S3_CRC_IGNORED] = "bodies unsigned and unchecked: the server does not know CRC-32C",
+        [S3_CRC_REFUSED] = "bodies signed (SHA-256): the server refuses unsigned ones with a CRC-32C",
+    };
+    enum s3_checksum checksum = self->client->session.options.checksum;
+    return checksum == S3_CHECKSUM_SHA256 ? "bodies signed (SHA-256)"
+           : checksum == S3_CHECKSUM_NONE ? "bodies unsigned, unchecked"
+                                          : by_crc[self->crc];
 }
 
 static void describe(struct s3_store *self)
@@ -339,13 +338,13 @@ static int s3_submit(struct backend *backend, const struct backend_request *requ
     return 0;
 }
 
-/* A server that checked a CRC-32C says so in its reply; a server that does not support it says nothing. After one reply
- * without it, the run is reported as unprotected. */
-static void take_protection(struct s3_store *self, const struct s3_call *call)
+/* Replies have shown how the server treats bodies. */
+static void take_protection(struct s3_store *self)
 {
-    if (!call->crc32c[0] || self->crc == CRC_IGNORED || (self->crc == CRC_COMPARED && call->answer.has_crc32c))
+    enum s3_crc crc = self->client->session.crc;
+    if (self->crc == crc)
         return;
-    self->crc = call->answer.has_crc32c ? CRC_COMPARED : CRC_IGNORED;
+    self->crc = crc;
     describe(self);
 }
 
@@ -363,7 +362,7 @@ static void take_done(struct s3_store *self)
         }
         if (slot->kind == STORE_WRITE && call->code == 0) {
             s3_object_take_write(slot->object, call, slot->offset);
-            take_protection(self, call);
+            take_protection(self);
         }
         complete(self, slot, call->code);
     }

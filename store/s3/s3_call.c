@@ -62,7 +62,7 @@ static int ask(struct s3_call *self, enum s3_method method, const char *prefix, 
     if (!key && *base)
         self->path[at - 1] = '\0'; /* "/BUCKET" */
     self->method = method;
-    self->is_data = false;
+    self->is_data = self->with_crc = false;
     self->query[0] = '\0';
     self->body = self->into = (struct s3_cursor){0};
     self->range_offset = 0;
@@ -79,7 +79,7 @@ static int ask(struct s3_call *self, enum s3_method method, const char *prefix, 
     self->part = 0;
     self->most_attempts = self->session->attempts;
     self->deadline_ns = self->session->options.deadline_ns;
-    self->clock_was_set = self->was_renewed = self->unsure = false;
+    self->clock_was_set = self->was_renewed = self->was_signed = self->unsure = false;
     self->last_failure = S3_FAILURE_NONE;
     return 0;
 }
@@ -221,9 +221,17 @@ static size_t take_body(char *bytes, size_t size, size_t count, void *context)
 
 /* --- one attempt --- */
 
-static void compute_checksum(struct s3_call *self)
+static enum s3_checksum checksum_of(const struct s3_call *self)
 {
     enum s3_checksum checksum = self->is_data ? self->session->options.checksum : S3_CHECKSUM_SHA256;
+    if (checksum != S3_CHECKSUM_AUTO)
+        return checksum;
+    return self->was_signed || self->session->crc == S3_CRC_REFUSED ? S3_CHECKSUM_SHA256 : S3_CHECKSUM_CRC32C;
+}
+
+static void compute_checksum(struct s3_call *self)
+{
+    enum s3_checksum checksum = checksum_of(self);
     if (self->payload_hash[0])
         return; /* from an earlier attempt, with the same bytes */
     if (self->body.total == 0) {
@@ -235,7 +243,7 @@ static void compute_checksum(struct s3_call *self)
     } else {
         snprintf(self->payload_hash, sizeof self->payload_hash, S3_UNSIGNED_PAYLOAD);
     }
-    if (self->is_data && checksum == S3_CHECKSUM_CRC32C) {
+    if (self->with_crc || checksum == S3_CHECKSUM_CRC32C) {
         uint32_t crc = 0;
         for (uint32_t i = 0; i < self->body.count; i++)
             crc = crc32c(crc, self->body.segments[i].iov_base, self->body.segments[i].iov_len);
@@ -507,6 +515,48 @@ static enum s3_failure judge_range(struct s3_call *self)
     return S3_FAILURE_NONE;
 }
 
+/* --- whether the server checks bodies --- */
+
+static bool is_unsigned(const struct s3_call *self)
+{
+    return strcmp(self->payload_hash, S3_UNSIGNED_PAYLOAD) == 0;
+}
+
+/* A server that checked a CRC-32C says so in its reply; a server that does not support it says nothing. After one reply
+ * without it, bodies count as unchecked. */
+static void take_protection(struct s3_call *self)
+{
+    struct s3_session *session = self->session;
+    if (self->was_signed && session->crc == S3_CRC_UNKNOWN)
+        session->crc = S3_CRC_REFUSED;
+    else if (self->crc32c[0] && is_unsigned(self) && session->crc != S3_CRC_IGNORED)
+        session->crc = self->answer.has_crc32c ? S3_CRC_COMPARED : S3_CRC_IGNORED;
+}
+
+/* Whether the server may have refused a request because its body is unsigned or because of its CRC-32C: servers have
+ * no common code for that. A body that it compared with its CRC-32C was damaged, which must not be hidden. */
+static bool may_refuse_crc(const struct s3_call *self)
+{
+    static const char *const damaged[] = {"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch"};
+    const struct s3_answer *answer = &self->answer;
+    bool has_crc = self->algorithm || (self->crc32c[0] && is_unsigned(self));
+    enum s3_crc crc = self->session->crc;
+    bool accepted = crc == S3_CRC_COMPARED || crc == S3_CRC_IGNORED;
+    if (self->session->options.checksum != S3_CHECKSUM_AUTO || accepted || !has_crc)
+        return false;
+    for (size_t i = 0; i < sizeof damaged / sizeof *damaged; i++)
+        if (strcmp(answer->code, damaged[i]) == 0)
+            return false;
+    return answer->status == 400 || answer->status == 403 || answer->status == 501;
+}
+
+void s3_call_sign(struct s3_call *self)
+{
+    self->was_signed = true;
+    self->algorithm = NULL;
+    self->payload_hash[0] = self->crc32c[0] = '\0';
+}
+
 static enum s3_failure judge_success(struct s3_call *self)
 {
     struct s3_answer *answer = &self->answer;
@@ -516,6 +566,7 @@ static enum s3_failure judge_success(struct s3_call *self)
         return s3_classify(answer->status, answer->code);
     if (self->check && !self->check(self))
         return refuse_answer(self, "its body is not what it should be");
+    take_protection(self);
     return S3_FAILURE_NONE;
 }
 
@@ -553,7 +604,8 @@ enum s3_failure s3_call_judge(struct s3_call *self, int curl_code)
     if (is_success(answer))
         return judge_success(self);
     (void)s3_answer_take_error(answer, self->answer_body.data, self->answer_body.len);
-    return s3_classify(answer->status, answer->code);
+    enum s3_failure failure = s3_classify(answer->status, answer->code);
+    return failure == S3_FAILURE_FATAL && may_refuse_crc(self) ? S3_FAILURE_UNSIGNED : failure;
 }
 
 static int code_of(const struct s3_call *self)

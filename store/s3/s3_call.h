@@ -53,7 +53,8 @@ typedef bool (*s3_check_fn)(struct s3_call *call);
 struct s3_call {
     /* the request */
     enum s3_method method;
-    bool is_data; /* s3.checksum applies to its body; other bodies are small and always signed */
+    bool is_data;  /* s3.checksum applies to its body; other bodies are small and always signed */
+    bool with_crc; /* a part of an upload that was begun with a checksum: each part must have one */
     char path[S3_PATH_BYTES], query[S3_QUERY_BYTES];
     struct s3_cursor body, into; /* into.total: bytes of the range that starts at range_offset */
     uint64_t range_offset;
@@ -82,9 +83,9 @@ struct s3_call {
     uint64_t begun_at; /* bytes of `into` from earlier attempts; this attempt requests the rest */
     char payload_hash[2 * HASH_SHA256_BYTES + 1], crc32c[12], range[64];
     enum s3_failure last_failure;
-    bool clock_was_set, was_renewed;
-    bool unsure;          /* an attempt ended without a reply: the server may have executed it */
-    struct s3_call *next; /* link in a list of the loop */
+    bool clock_was_set, was_renewed, was_signed; /* was_signed: for s3.checksum=auto, after S3_FAILURE_UNSIGNED */
+    bool unsure;                                 /* an attempt ended without a reply: the server may have executed it */
+    struct s3_call *next;                        /* link in a list of the loop */
 
     struct s3_session *session;
 #ifdef HAVE_CURL
@@ -116,6 +117,8 @@ void s3_call_set_range(struct s3_call *self, uint64_t offset, const struct iovec
 int s3_call_prepare(struct s3_call *self, struct cb_err *err) CB_MUST_CHECK;
 /* Evaluates an attempt that ended with curl's `curl_code`; after a failure `detail` has the message. */
 enum s3_failure s3_call_judge(struct s3_call *self, int curl_code);
+/* Prepares an attempt with a signed body; only a part of an upload that was begun with a CRC-32C keeps it. */
+void s3_call_sign(struct s3_call *self);
 /* Prepares a retry after `failure`: keeps the received bytes of a range if they are known to be right, and drops the
  * others. Returns how many must be transferred again. */
 uint64_t s3_call_again(struct s3_call *self, enum s3_failure failure);

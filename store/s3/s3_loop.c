@@ -203,11 +203,11 @@ static void count_retry(struct store_statistics *statistics, enum s3_failure fai
     statistics->retries_throttled += failure == S3_FAILURE_THROTTLED;
     statistics->retries_stalled += failure == S3_FAILURE_STALLED;
     statistics->retries_connection += failure == S3_FAILURE_CONNECTION;
-    statistics->retries_server +=
-        failure == S3_FAILURE_SERVER || failure == S3_FAILURE_EXPIRED || failure == S3_FAILURE_SKEWED;
+    statistics->retries_server += failure == S3_FAILURE_SERVER || failure == S3_FAILURE_EXPIRED ||
+                                  failure == S3_FAILURE_SKEWED || failure == S3_FAILURE_UNSIGNED;
 }
 
-/* Whether new credentials or the server's time justify another attempt; at most one of each per call. */
+/* Whether new credentials, the server's time or a signed body justify another attempt; at most one of each per call. */
 static bool can_mend(struct s3_call *call, enum s3_failure failure, char why[512])
 {
     struct cb_err err = {0};
@@ -230,13 +230,15 @@ static bool can_mend(struct s3_call *call, enum s3_failure failure, char why[512
         snprintf(why, 512, "this machine's clock differs too much from the server's: set it (chronyc, timedatectl)");
         return false;
     }
+    if (failure == S3_FAILURE_UNSIGNED)
+        s3_call_sign(call);
     return true;
 }
 
 static void retry_later(struct s3_loop *self, struct s3_call *call, enum s3_failure failure, bool pressed,
                         uint64_t now_ns)
 {
-    bool mended = failure == S3_FAILURE_EXPIRED || failure == S3_FAILURE_SKEWED;
+    bool mended = failure == S3_FAILURE_EXPIRED || failure == S3_FAILURE_SKEWED || failure == S3_FAILURE_UNSIGNED;
     call->retry_ns = now_ns + (mended ? 0 : s3_backoff_ns(call->attempts, failure, pressed, next_random(self)));
     call->address++;
     if (call->retry_ns >= call->first_ns + call->deadline_ns) {

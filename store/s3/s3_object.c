@@ -72,7 +72,8 @@ int s3_object_ask_begin(struct s3_object *self, struct s3_call *call, struct cb_
     if (rc)
         return rc;
     call->check = has_upload_id;
-    if (call->session->options.checksum == S3_CHECKSUM_CRC32C)
+    enum s3_checksum checksum = call->session->options.checksum;
+    if (checksum == S3_CHECKSUM_CRC32C || (checksum == S3_CHECKSUM_AUTO && call->session->crc != S3_CRC_REFUSED))
         call->algorithm = "CRC32C";
     call->mark = self->mark;
     self->beginning = true;
@@ -84,6 +85,7 @@ int s3_object_take_begin(struct s3_object *self, struct s3_call *call)
     struct cb_err err;
     self->beginning = false;
     self->unsure = self->unsure || call->unsure;
+    self->with_crc = call->algorithm != NULL;
     if (call->code)
         return call->code;
     int rc = s3_xml_read("the upload's id", call->answer_body.data, call->answer_body.len, take_upload_id,
@@ -175,6 +177,7 @@ int s3_object_ask_write(struct s3_object *self, struct s3_call *call, const stru
     if (rc)
         return rc;
     call->is_data = true;
+    call->with_crc = self->with_crc;
     call->check = has_etag;
     self->begun = true;
     return 0;

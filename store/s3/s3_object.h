@@ -25,6 +25,7 @@ struct s3_object {
     char upload_id[S3_TOKEN_BYTES];
     char mark[S3_MARK_BYTES]; /* random, per upload: distinguishes its object from another one with the same name */
     bool was_gone;            /* completing found no such upload: an earlier attempt may have completed it */
+    bool with_crc;            /* the upload was begun with the algorithm of a checksum */
     uint64_t part_bytes;
     uint32_t part_count;
     struct s3_part *parts; /* of an upload */

@@ -5,7 +5,7 @@
 
 const struct s3_options s3_options_default = {
     .path_style = -1,
-    .checksum = S3_CHECKSUM_SHA256,
+    .checksum = S3_CHECKSUM_AUTO,
     .part_bytes = UINT64_C(8) << 20,
     .loops = 1,
     .stall_ns = 20 * NS_PER_S,

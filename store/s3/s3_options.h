@@ -10,6 +10,7 @@
 #define S3_MAX_PARTS UINT64_C(10000)
 
 enum s3_checksum {
+    S3_CHECKSUM_AUTO,   /* CRC-32C; if the server refuses that, SHA-256 */
     S3_CHECKSUM_SHA256, /* the signature covers the body */
     S3_CHECKSUM_CRC32C, /* the body is unsigned; servers that support the header check its CRC-32C */
     S3_CHECKSUM_NONE,   /* UNSIGNED-PAYLOAD */

@@ -14,6 +14,7 @@ enum s3_failure {
     S3_FAILURE_STALLED,    /* no byte moved for too long */
     S3_FAILURE_EXPIRED,    /* credentials expired: retry with new ones */
     S3_FAILURE_SKEWED,     /* our clock: retry with the server's */
+    S3_FAILURE_UNSIGNED,   /* an unsigned body or its CRC-32C may be the reason: retry with a signed one */
 };
 
 /* The class of a reply. `code` is S3's own ("SlowDown"), "" if there is none: it takes precedence over the status,

@@ -17,6 +17,14 @@
 #include "store/s3/s3_sign.h"
 #include "store/s3/s3_uri.h"
 
+/* How the server treats bodies that are unsigned and have a CRC-32C. */
+enum s3_crc {
+    S3_CRC_UNKNOWN,
+    S3_CRC_COMPARED, /* its replies repeat the CRC-32C that it computed */
+    S3_CRC_IGNORED,  /* it accepts them, and nothing shows that it checks them */
+    S3_CRC_REFUSED,  /* it accepted the same body signed: s3.checksum=auto signs the others, too */
+};
+
 struct s3_session {
     struct s3_options options;   /* with endpoint, region and tls.ca resolved */
     const char *endpoint_source; /* "s3.endpoint", "AWS_ENDPOINT_URL", "AWS" */
@@ -26,6 +34,7 @@ struct s3_session {
     char **addresses;        /* "::ADDRESS:PORT" for curl's CONNECT_TO; empty if a proxy resolves */
     size_t address_count;
     struct s3_blocked blocked;
+    _Atomic enum s3_crc crc;
 
     pthread_mutex_t lock; /* protects the members below */
     struct s3_credentials credentials;

@@ -37,9 +37,11 @@ CHANGED = {
     r"requests that did not fail / requests": "success_ratio counts what failed",
     r"^ *--latency  |^\\fB\\-\\-latency|latencies of requests by operation": "show --latency is new",
     r"^ *(--nodes +)?the nodes and how they joined": "show --nodes has what each did",
+    r"s3\\?\.checksum|what lets the server check a body": "s3.checksum=auto is new, and the default",
     r"in_backoff_s|every request under way was in its backoff": "waiting for a store's retries is a state",
 }
 
+CHANGED_OPTIONS = ("s3.checksum",)
 NEW_OPTIONS = ("keep.replace", "timeout.lease", "on_error")
 
 spec = importlib.util.spec_from_file_location("make_artefacts", DATA / "make_artefacts.py")
@@ -67,7 +69,7 @@ def without_added(document):
     a save, which the history made anew computes from tensor bytes alone; without the metric that had one name for saves and loads; the
     baseline's reads were called write."""
     if isinstance(document, list):
-        return [without_added(value) for value in document if not (isinstance(value, dict) and value.get("name") in NEW_OPTIONS)]
+        return [without_added(value) for value in document if not (isinstance(value, dict) and value.get("name") in (*NEW_OPTIONS, *CHANGED_OPTIONS))]
     if not isinstance(document, dict):
         return document
     kept = {key: without_added(value) for key, value in document.items() if key not in ("slowest_rank_state", "more_runs", "aliases", "processing_durations_s", "utilization", *NEW_OPTIONS, *SAVE_RATES, *THROUGHPUTS)}
@@ -147,3 +149,11 @@ def test_an_older_checkpoint_is_loaded_and_its_bytes_are_right(world, suffix, ke
     result = maker.run(BUILD, "run", "ops=load", "model=model.yaml", "store=store", f"suffix={suffix}", "baseline=false", "iterations=1", "warmup=0",
                        "verify=full", *keys)
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_a_new_default_of_the_bucket_keys_is_no_difference_between_runs_on_a_file_system(world):
+    """Older runs say s3.checksum=sha256, new ones auto."""
+    made = maker.run(BUILD, "run", "ops=save", "model=model.yaml", "store=store", "baseline=false", "iterations=1", "warmup=0", "verify=none", "--json")
+    older = json.loads(maker.run(BUILD, "list", "--json").stdout)[-1]["run"]
+    said = maker.run(BUILD, "compare", older, json.loads(made.stdout)["run"]).stdout
+    assert "differs:" in said and "s3.checksum" not in said, said

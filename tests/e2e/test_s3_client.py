@@ -181,17 +181,17 @@ def test_a_lost_upload_is_complete_only_if_the_object_is_its_own(bed, other):
     assert not other or "what another upload wrote" in said
 
 
-@pytest.mark.parametrize("words", [("s3.loops=3",), ("s3.checksum=crc32c",), ("s3.checksum=none",), ("io.depth=1",), ("io.files=item",),
+@pytest.mark.parametrize("words", [("s3.loops=3",), ("s3.checksum=sha256",), ("s3.checksum=crc32c",), ("s3.checksum=none",), ("io.depth=1",), ("io.files=item",),
                                    ("format=raw", "ranks=2"), ("workload=raw",)], ids=" ".join)
 def test_every_way_to_work_gives_right_bytes(bed, words):
     assert bed.run(*words)["outcome"] == "pass"
     assert bed.faults.uploads() == []
 
 
-PROTECTIONS = {"sha256": "bodies signed (SHA-256)", "crc32c": "bodies unsigned, the server compares their CRC-32C", "none": "bodies unsigned, unchecked"}
+PROTECTIONS = {"auto": "bodies unsigned, the server compares their CRC-32C", "sha256": "bodies signed (SHA-256)", "crc32c": "bodies unsigned, the server compares their CRC-32C", "none": "bodies unsigned, unchecked"}
 
 
-@pytest.mark.parametrize("checksum, status", [("sha256", 400), ("crc32c", 400), ("none", 200)])
+@pytest.mark.parametrize("checksum, status", [("auto", 400), ("sha256", 400), ("crc32c", 400), ("none", 200)])
 def test_a_checksum_finds_what_the_way_damaged_and_the_run_says_which(bed, checksum, status):
     words = ["ops=save", "verify=none", f"s3.checksum={checksum}"]
     run = bed.run(*words)

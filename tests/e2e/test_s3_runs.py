@@ -73,8 +73,9 @@ def test_a_kept_checkpoint_in_a_bucket_is_replaced_only_on_request(home):
     assert set(home.names()) == {f"{home.folder.name}/.ckptbench-store"}
 
 
-def test_a_checksum_that_the_server_does_not_know_is_recorded_as_no_protection(home):
-    run = home.run("ranks=1", "launcher=none", "ops=save", "verify=none", "keep=false", "s3.checksum=crc32c")
+@pytest.mark.parametrize("checksum", ["auto", "crc32c"])
+def test_a_checksum_that_the_server_does_not_know_is_recorded_as_no_protection(home, checksum):
+    run = home.run("ranks=1", "launcher=none", "ops=save", "verify=none", "keep=false", f"s3.checksum={checksum}")
     facts = json.loads(home.call("export", run["run"], "--json").stdout)["facts"]
     assert any("unchecked: the server does not know CRC-32C" in fact for fact in facts if fact.startswith("io.used=")), facts
 

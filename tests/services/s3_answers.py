@@ -219,9 +219,13 @@ class Answers:
     def CreateMultipartUpload(self, request):
         metadata = {name: value for name, value in request.headers.items() if name.startswith("x-amz-meta-")}
         upload = self.memory.begin(request.bucket, request.key, metadata)
+        upload.algorithm = request.headers.get("x-amz-checksum-algorithm", "").lower()
         return Answer(200, document("InitiateMultipartUploadResult", ("Bucket", request.bucket), ("Key", request.key), ("UploadId", upload.id)))
 
     def UploadPart(self, request):
+        algorithm = self.memory.upload(request.bucket, request.key, request.query["uploadId"]).algorithm
+        if algorithm and f"x-amz-checksum-{algorithm}" not in request.headers:
+            raise Refused(400, "InvalidRequest", f"Checksum Type mismatch occurred, expected checksum Type: {algorithm}, actual checksum Type: null")
         etag = self.memory.put_part(request.bucket, request.key, request.query["uploadId"], request.part, request.body)
         return Answer(200, headers={"etag": etag} | checksum_headers(request))
 

@@ -6,7 +6,8 @@ started it. Tests use the class FaultServer below, which starts it and talks to 
 
 What it may be told (POST /control on the control address, a JSON object; `rules` and each setting replace what was):
   rules      a list; the first that matches a request and is due happens. Matching: operation (a name of the API or
-             a list), method, key (a regular expression), part, range (of the header, a regular expression).
+             a list), method, key (a regular expression), part, range (of the header, a regular expression),
+             headers_sent ({name: regular expression}, each of which one of the request matches).
              Due: after=N matches that pass first, times=N (default 1; 0: always), percent=P of the matches.
              What happens is `fault`:
     error    status, code, message, and headers; early=true answers before the body is read and closes
@@ -102,7 +103,8 @@ class Rule:
                 and self.get("method", request.method) == request.method
                 and re.search(self.get("key", ""), request.key) is not None
                 and (self.fault == "lose_part" or self.get("part", request.part) == request.part)
-                and re.search(self.get("range", ""), request.headers.get("range", "")) is not None)
+                and re.search(self.get("range", ""), request.headers.get("range", "")) is not None
+                and all(re.search(pattern, request.headers.get(name, "")) for name, pattern in self.get("headers_sent", {}).items()))
 
     def is_due(self, generator):
         self.seen += 1
@@ -347,6 +349,7 @@ class Connection:
         row = {"id": self.request_id, "connection": self.number, "method": request.method, "operation": request.operation, "bucket": request.bucket,
                "key": request.key, "part": request.part, "range": request.headers.get("range", ""), "fault": fault, "status": 0,
                "received": 0, "sent": 0, "at": time.time(), "query": sorted(request.query),
+               "checksums": sorted(name for name in request.headers if name.startswith("x-amz-checksum-")),
                "payload": request.headers.get("x-amz-content-sha256", "")[:32], "scheme": self.scheme(),
                "payer": request.headers.get("x-amz-request-payer", ""), "address": self.stream.getsockname()[0],
                "peer": self.stream.getpeername()[0]}

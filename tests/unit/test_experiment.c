@@ -266,6 +266,26 @@ static void every_workload_of_the_option_table_has_its_row(void **unused)
     assert_int_equal(count, 6);
 }
 
+/* The default was sha256: what had no bucket goes on, and a bucket with another checksum is another experiment. */
+static void a_new_default_checksum_counts_only_in_a_bucket(void **unused)
+{
+    static const char *const stores[] = {"/mnt/a", "null:", "s3://bucket/p", "fault:delay=1ms:s3://bucket/p"};
+    static const char *const checksums[] = {"auto", "sha256", "none"};
+    char hash[EXPERIMENT_HASH_LENGTH + 1];
+    (void)unused;
+    for (size_t i = 0; i < 4; i++) {
+        for (size_t k = 0; k < 3; k++) {
+            struct experiment *experiment = new_experiment();
+            set(experiment, "store", stores[i]);
+            set(experiment, "s3.checksum", checksums[k]);
+            experiment_hash(experiment, hash);
+            assert_int_equal(experiment_uses(experiment, OPT_S3_CHECKSUM), i >= 2);
+            assert_int_equal(strcmp(hash, "4355a46b19d348dc") == 0, i < 2 || k == 1);
+            experiment_free(experiment);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -273,6 +293,7 @@ int main(void)
         cmocka_unit_test(hostile_texts_survive_the_freezer),
         cmocka_unit_test(a_frozen_experiment_is_the_same_experiment),
         cmocka_unit_test(the_hash_is_of_identity_keys_that_are_not_default),
+        cmocka_unit_test(a_new_default_checksum_counts_only_in_a_bucket),
         cmocka_unit_test(mistakes_in_a_frozen_experiment_name_their_place),
         cmocka_unit_test(labels_have_names_that_can_be_written),
         cmocka_unit_test(keys_that_contradict_each_other_are_refused),
