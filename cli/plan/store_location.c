@@ -131,8 +131,15 @@ static int check_s3_keys(const struct experiment *experiment, struct cb_err *err
 {
     struct s3_options options;
     struct s3_endpoint unused;
+    uint32_t endpoints = 1;
     int rc = s3_keys_read(experiment, &options, err);
-    return rc || !options.endpoint[0] ? rc : s3_endpoint_make(options.endpoint, "", "bucket", 1, &unused, err);
+    if (rc || !options.endpoint[0])
+        return rc;
+    rc = s3_endpoint_of_rank(options.endpoint, 0, options.endpoint, sizeof options.endpoint, &endpoints, err);
+    if (!rc && endpoints > 1 && !experiment_is(experiment, OPT_ENGINE, "native"))
+        rc = cb_fail(err, CB_ERR_USAGE, "s3.endpoint has %u URLs, and engine=%s uses one", endpoints,
+                     experiment_text(experiment, OPT_ENGINE));
+    return rc ? rc : s3_endpoint_make(options.endpoint, "", "bucket", 1, &unused, err);
 }
 
 static bool only_loads(const struct experiment *experiment)

@@ -85,15 +85,17 @@ static void describe(struct s3_store *self)
 {
     struct s3_session *session = &self->client->session;
     const struct s3_options *options = &session->options;
-    char part[32], addresses[64] = "", loops[32] = "";
+    char part[32], endpoints[48] = "", addresses[64] = "", loops[32] = "";
+    if (session->endpoint_count > 1)
+        snprintf(endpoints, sizeof endpoints, " (ranks spread over %u endpoints)", session->endpoint_count);
     if (session->address_count > 1)
         snprintf(addresses, sizeof addresses, ", %zu addresses", session->address_count);
     if (options->loops > 1)
         snprintf(loops, sizeof loops, ", %u threads", options->loops);
     pthread_mutex_lock(&session->lock); /* of the credentials' source */
     snprintf(self->description, sizeof self->description,
-             "s3 %.160s%s, region %s, %s style, parts of %s%s, %s, credentials: %.200s", self->client->endpoint_url,
-             addresses, options->region, session->endpoint.base[0] ? "path" : "virtual-host",
+             "s3 %.160s%s%s, region %s, %s style, parts of %s%s, %s, credentials: %.200s", self->client->endpoint_url,
+             endpoints, addresses, options->region, session->endpoint.base[0] ? "path" : "virtual-host",
              units_format_bytes((double)options->part_bytes, part), loops, protection(self),
              session->credentials.source);
     pthread_mutex_unlock(&session->lock);

@@ -17,8 +17,9 @@ enum s3_checksum {
 };
 
 struct s3_options {
-    char endpoint[512], region[64], profile[128]; /* "": from environment and profile */
-    char interface[256];                          /* names joined by '+'; "": as routed */
+    char endpoint[2048];           /* of a session: the one of its rank */
+    char region[64], profile[128]; /* "": from environment and profile */
+    char interface[256];           /* names joined by '+'; "": as routed */
     char tls_ca[1024], tls_cert[1024], tls_key[1024];
     int path_style; /* -1: automatic */
     enum s3_checksum checksum;

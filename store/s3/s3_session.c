@@ -166,6 +166,9 @@ int s3_session_open(struct s3_session *self, const char *uri, const struct s3_op
     if (!rc)
         rc = decide(self, err);
     if (!rc)
+        rc = s3_endpoint_of_rank(self->options.endpoint, rank, self->options.endpoint, sizeof self->options.endpoint,
+                                 &self->endpoint_count, err);
+    if (!rc)
         rc = s3_endpoint_make(self->options.endpoint, self->options.region, self->bucket, self->options.path_style,
                               &self->endpoint, err);
     if (!rc)

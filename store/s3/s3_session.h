@@ -30,7 +30,8 @@ struct s3_session {
     const char *endpoint_source; /* "s3.endpoint", "AWS_ENDPOINT_URL", "AWS" */
     char bucket[S3_BUCKET_BYTES], prefix[S3_KEY_BYTES];
     struct s3_endpoint endpoint;
-    uint32_t attempts, rank; /* of the caller, to spread ranks over addresses */
+    uint32_t endpoint_count; /* ranks are spread over them; this session uses one */
+    uint32_t attempts, rank; /* of the caller, to spread ranks over endpoints and addresses */
     char **addresses;        /* "::ADDRESS:PORT" for curl's CONNECT_TO; empty if a proxy resolves */
     size_t address_count;
     struct s3_blocked blocked;

@@ -157,3 +157,30 @@ int s3_endpoint_make(const char *url, const char *region, const char *bucket, in
     *endpoint = made;
     return 0;
 }
+
+int s3_endpoint_of_rank(const char *urls, uint32_t rank, char *one, size_t room, uint32_t *count, struct cb_err *err)
+{
+    uint32_t found = 1;
+    for (const char *at = urls; *at; at++)
+        found += *at == '+';
+    char chosen[2 * S3_HOST_BYTES] = "";
+    const char *at = urls;
+    int rc = 0;
+    for (uint32_t i = 0; i < found && !rc; i++) {
+        char url[2 * S3_HOST_BYTES];
+        struct s3_endpoint unused;
+        size_t len = strcspn(at, "+");
+        snprintf(url, sizeof url, "%.*s", (int)len, at); /* one that is cut off is refused: it is too long for a host */
+        at += len + (at[len] == '+');
+        if (found > 1)
+            rc = *url ? s3_endpoint_make(url, "", "bucket", 1, &unused, err) : refuse_endpoint(url, err);
+        if (i == rank % found)
+            memcpy(chosen, url, sizeof chosen);
+    }
+    if (rc)
+        return rc;
+    if ((size_t)snprintf(one, room, "%s", chosen) >= room)
+        return cb_fail(err, CB_ERR_USAGE, "the S3 endpoint '%.80s…' is too long", chosen);
+    *count = found;
+    return 0;
+}

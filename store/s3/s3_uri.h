@@ -26,6 +26,11 @@ struct s3_endpoint {
     char base[S3_BUCKET_BYTES + 2]; /* prefix of paths: "/BUCKET" in path style, else "" */
 };
 
+/* Cuts from "URL+URL" the one that `rank` uses: ranks take them in turn. Checks all of them if there are several. `one`
+ * may be the buffer of `urls`. */
+int s3_endpoint_of_rank(const char *urls, uint32_t rank, char *one, size_t room, uint32_t *count,
+                        struct cb_err *err) CB_MUST_CHECK;
+
 /* The endpoint of AWS in a region, for a bucket, or an explicit one ("http://127.0.0.1:7480"; NULL or "" is AWS).
  * `path_style`: 1 or 0, or -1 to choose: bucket.host for AWS if TLS allows it, paths elsewhere. */
 int s3_endpoint_make(const char *url, const char *region, const char *bucket, int path_style,

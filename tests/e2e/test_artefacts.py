@@ -38,10 +38,11 @@ CHANGED = {
     r"^ *--latency  |^\\fB\\-\\-latency|latencies of requests by operation": "show --latency is new",
     r"^ *(--nodes +)?the nodes and how they joined": "show --nodes has what each did",
     r"s3\\?\.checksum|what lets the server check a body": "s3.checksum=auto is new, and the default",
+    r"URL of an S3 server, as": "s3.endpoint is one or several",
     r"in_backoff_s|every request under way was in its backoff": "waiting for a store's retries is a state",
 }
 
-CHANGED_OPTIONS = ("s3.checksum",)
+CHANGED_OPTIONS = ("s3.checksum", "s3.endpoint")
 NEW_OPTIONS = ("keep.replace", "timeout.lease", "on_error")
 
 spec = importlib.util.spec_from_file_location("make_artefacts", DATA / "make_artefacts.py")

@@ -207,6 +207,25 @@ def test_a_checksum_finds_what_the_way_damaged_and_the_run_says_which(bed, check
     assert bed.faults.uploads() == []
 
 
+def test_ranks_are_spread_over_the_endpoints_of_a_bucket(bed):
+    port = bed.faults.endpoint.rpartition(":")[2]
+    hosts = [f"127.0.0.1:{port}", f"localhost:{port}"]
+    run = bed.run("ranks=3", "sharding=full", "verify=full", f"s3.endpoint=http://{hosts[0]}+http://{hosts[1]}", "suffix=spread-over-two", "keep=false")
+    assert run["outcome"] == "pass"
+    asked = {(row["key"].rpartition("/")[2], row["host"]) for row in bed.faults.log("UploadPart") + bed.faults.log("PutObject") if ".distcp" in row["key"]}
+    assert asked == {(f"__{rank}_0.distcp", hosts[rank % 2]) for rank in range(3)}
+    facts = json.loads(bed.call("export", run["run"], "--json").stdout)["facts"]
+    assert any(f"s3 http://{hosts[0]} (ranks spread over 2 endpoints)" in fact for fact in facts if fact.startswith("io.used=")), facts
+
+
+@pytest.mark.parametrize("words, said", [("s3.endpoint=http://127.0.0.1:1+nonsense", "the S3 endpoint 'nonsense'"),
+                                         ("s3.endpoint=http://127.0.0.1:1+http://b engine=command command=true", "engine=command uses one")])
+def test_a_list_of_endpoints_that_cannot_be_used_is_refused_before_anything_starts(bed, words, said):
+    refused = bed.call("run", *TINY, *words.split(), code=None)
+    assert refused.returncode == 2 and said in refused.stderr, refused.stdout + refused.stderr
+    assert bed.faults.log() == []
+
+
 def test_one_rank_lists_and_reads_metadata_for_all(bed):
     asked = []
     for ranks in (1, 3):

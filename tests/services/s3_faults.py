@@ -351,6 +351,7 @@ class Connection:
                "received": 0, "sent": 0, "at": time.time(), "query": sorted(request.query),
                "checksums": sorted(name for name in request.headers if name.startswith("x-amz-checksum-")),
                "payload": request.headers.get("x-amz-content-sha256", "")[:32], "scheme": self.scheme(),
+               "host": request.headers.get("host", ""),
                "payer": request.headers.get("x-amz-request-payer", ""), "address": self.stream.getsockname()[0],
                "peer": self.stream.getpeername()[0]}
         with self.state.lock:

@@ -109,6 +109,35 @@ static void an_endpoint_that_is_none_is_refused(void **unused)
     }
 }
 
+static void ranks_take_the_endpoints_of_a_list_in_turn(void **unused)
+{
+    (void)unused;
+    static const char *const wanted[] = {"http://a:1", "https://b", "http://[::1]:80", "http://a:1"};
+    uint32_t count = 0;
+    for (uint32_t rank = 0; rank < 4; rank++) {
+        char url[64] = "http://a:1+https://b+http://[::1]:80";
+        assert_int_equal(s3_endpoint_of_rank(url, rank, url, sizeof url, &count, NULL), 0);
+        assert_string_equal(url, wanted[rank]);
+        assert_int_equal(count, 3);
+    }
+    char url[64] = "";
+    assert_int_equal(s3_endpoint_of_rank("", 5, url, sizeof url, &count, NULL), 0);
+    assert_string_equal(url, "");
+    assert_int_equal(count, 1);
+}
+
+static void a_list_with_an_endpoint_that_is_none_is_refused_by_every_rank(void **unused)
+{
+    (void)unused;
+    static const char *const cases[] = {"http://a+b", "http://a+", "+http://a", "http://a++http://b"};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char url[64];
+        uint32_t count;
+        for (uint32_t rank = 0; rank < 2; rank++)
+            assert_int_equal(s3_endpoint_of_rank(cases[i], rank, url, sizeof url, &count, NULL), CB_ERR_USAGE);
+    }
+}
+
 /* --- signatures: the examples of AWS's documentation ("Signature Calculations for the Authorization Header") --- */
 
 #define EXAMPLE_KEY "AKIAIOSFODNN7EXAMPLE"
@@ -398,6 +427,8 @@ int main(void)
         cmocka_unit_test(buckets_of_aws_are_in_the_host_unless_they_have_dots),
         cmocka_unit_test(other_endpoints_have_the_bucket_in_the_path_unless_asked),
         cmocka_unit_test(an_endpoint_that_is_none_is_refused),
+        cmocka_unit_test(ranks_take_the_endpoints_of_a_list_in_turn),
+        cmocka_unit_test(a_list_with_an_endpoint_that_is_none_is_refused_by_every_rank),
         cmocka_unit_test(a_ranged_get_is_signed_as_published),
         cmocka_unit_test(a_put_is_signed_as_published),
         cmocka_unit_test(a_list_is_signed_as_published),
