@@ -118,12 +118,16 @@ static void check_permissions(struct look *self)
 {
     static const char probe[] = "a probe of ckptbench doctor, removed at once\n";
     const char *names[] = {self->name};
+    char written[128];
+    struct s3_facts facts;
     struct cb_err err = {0};
     struct buf text;
     int rc = s3_client_list(self->client, "", end_at_first, NULL, &err);
     tell(self, "s3 list", rc == CB_ERR_EXISTS ? 0 : rc, &err, "allowed", "allow s3:ListBucket on the bucket");
     rc = s3_client_put(self->client, self->name, probe, sizeof probe - 1, &err);
-    tell(self, "s3 write", rc, &err, "allowed", "allow s3:PutObject below the prefix");
+    s3_client_facts(self->client, &facts);
+    snprintf(written, sizeof written, "allowed; %s", facts.protection);
+    tell(self, "s3 write", rc, &err, written, "allow s3:PutObject below the prefix");
     if (rc == 0) {
         buf_init(&text, KIB);
         rc = s3_client_get(self->client, self->name, &text, &err);

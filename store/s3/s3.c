@@ -66,21 +66,6 @@ static void s3_free(struct backend *backend)
     free(self);
 }
 
-/* The checksum with which the server detects a body that was damaged in transit. */
-static const char *protection(const struct s3_store *self)
-{
-    static const char *const by_crc[] = {
-        [S3_CRC_UNKNOWN] = "bodies unsigned, with a CRC-32C",
-        [S3_CRC_COMPARED] = "bodies unsigned, the server compares their CRC-32C",
-        [S3_CRC_IGNORED] = "bodies unsigned and unchecked: the server does not know CRC-32C",
-        [S3_CRC_REFUSED] = "bodies signed (SHA-256): the server refuses unsigned ones with a CRC-32C",
-    };
-    enum s3_checksum checksum = self->client->session.options.checksum;
-    return checksum == S3_CHECKSUM_SHA256 ? "bodies signed (SHA-256)"
-           : checksum == S3_CHECKSUM_NONE ? "bodies unsigned, unchecked"
-                                          : by_crc[self->crc];
-}
-
 static void describe(struct s3_store *self)
 {
     struct s3_session *session = &self->client->session;
@@ -96,7 +81,7 @@ static void describe(struct s3_store *self)
     snprintf(self->description, sizeof self->description,
              "s3 %.160s%s%s, region %s, %s style, parts of %s%s, %s, credentials: %.200s", self->client->endpoint_url,
              endpoints, addresses, options->region, session->endpoint.base[0] ? "path" : "virtual-host",
-             units_format_bytes((double)options->part_bytes, part), loops, protection(self),
+             units_format_bytes((double)options->part_bytes, part), loops, s3_session_protection(session),
              session->credentials.source);
     pthread_mutex_unlock(&session->lock);
 }

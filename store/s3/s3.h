@@ -28,6 +28,7 @@ struct s3_facts {
     const char *endpoint_source;    /* "s3.endpoint", "AWS_ENDPOINT_URL", "profile", "AWS" */
     const char *credentials_source; /* "environment" */
     uint64_t credentials_expire_ns; /* wall clock; 0: never */
+    const char *protection;         /* of bodies: s3_session_protection */
     const char *const *addresses;   /* of the endpoint: "::ADDRESS:PORT" */
     size_t address_count;           /* 0: resolved by a proxy */
     int64_t clock_offset_ns;        /* server clock minus ours, from the last reply; to a second */

@@ -70,6 +70,7 @@ void s3_client_facts(const struct s3_client *self, struct s3_facts *facts)
         .endpoint_source = session->endpoint_source,
         .credentials_source = session->credentials.source,
         .credentials_expire_ns = session->credentials.expires_ns,
+        .protection = s3_session_protection(session),
         .addresses = (const char *const *)session->addresses,
         .address_count = session->address_count,
         .clock_offset_ns =
@@ -252,7 +253,7 @@ void s3_client_free(struct s3_client *self)
 void s3_client_facts(const struct s3_client *self, struct s3_facts *facts)
 {
     (void)self;
-    *facts = (struct s3_facts){.code = ""};
+    *facts = (struct s3_facts){.code = "", .protection = ""};
 }
 
 int s3_client_put(struct s3_client *self, const char *name, const void *bytes, size_t len, struct cb_err *err)

@@ -242,6 +242,22 @@ bool s3_session_set_clock(struct s3_session *self, uint64_t server_wall_ns)
     return new;
 }
 
+/* --- protection of bodies --- */
+
+const char *s3_session_protection(const struct s3_session *self)
+{
+    static const char *const by_crc[] = {
+        [S3_CRC_UNKNOWN] = "bodies unsigned, with a CRC-32C",
+        [S3_CRC_COMPARED] = "bodies unsigned, the server compares their CRC-32C",
+        [S3_CRC_IGNORED] = "bodies unsigned and unchecked: the server does not know CRC-32C",
+        [S3_CRC_REFUSED] = "bodies signed (SHA-256): the server refuses unsigned ones with a CRC-32C",
+    };
+    enum s3_checksum checksum = self->options.checksum;
+    return checksum == S3_CHECKSUM_SHA256 ? "bodies signed (SHA-256)"
+           : checksum == S3_CHECKSUM_NONE ? "bodies unsigned, unchecked"
+                                          : by_crc[self->crc];
+}
+
 /* --- headers --- */
 
 static void add(struct s3_header *headers, size_t *count, const char *name, const char *value)

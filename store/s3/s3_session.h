@@ -69,6 +69,9 @@ int s3_session_headers(struct s3_session *self, const struct s3_outgoing *reques
 /* The server says that the credentials with this number have expired: looks up new ones, unless another request has
  * done so meanwhile. Fails if they have not changed. */
 int s3_session_renew(struct s3_session *self, uint32_t signed_with, struct cb_err *err) CB_MUST_CHECK;
+/* What protects bodies in transit, as far as replies have shown it: "bodies unsigned, the server compares their
+ * CRC-32C". */
+const char *s3_session_protection(const struct s3_session *self);
 /* The server says that our clock is wrong, and sends its time: adopts it. False if that had been done already. */
 bool s3_session_set_clock(struct s3_session *self, uint64_t server_wall_ns);
 

@@ -28,8 +28,7 @@ def bodies(bed):  # noqa: F811
 
 def test_bodies_have_a_crc32c_and_are_not_hashed(bed):  # noqa: F811
     bed.run("ops=save", "verify=none")
-    parts = bed.faults.log("UploadPart")
-    assert len(parts) >= 3
+    assert len(bed.faults.log("UploadPart")) >= 3
     assert {(row["payload"], *row["checksums"]) for row in bodies(bed)} == {("UNSIGNED-PAYLOAD", "x-amz-checksum-crc32c")}
     assert [row["checksums"] for row in bed.faults.log("CreateMultipartUpload")] == [["x-amz-checksum-algorithm"]]
 
@@ -39,6 +38,15 @@ def test_a_report_says_which_checksum_was_asked_for_and_whether_the_server_check
     assert 'checksum auto: CRC-32C of unsigned bodies ("used" says whether the server checks it)' in said
     assert any(line.startswith("used") and "the server compares their CRC-32C" in line for line in said.splitlines()), said
     assert ", checksum sha256\n" in bed.call("run", *TINY, "ops=save", "verify=none", "s3.checksum=sha256").stdout
+
+
+@pytest.mark.parametrize("rules, found", [([], "the server compares their CRC-32C"), (REFUSALS["by a policy"], "bodies signed (SHA-256)")],
+                         ids=["checks", "refuses"])
+def test_doctor_says_before_a_run_who_checks_bodies(bed, rules, found):  # noqa: F811
+    bed.faults.fail(*rules)
+    said = json.loads(bed.call("doctor", "--json", "store=s3://bucket/p", code=None).stdout)
+    row = next(row for row in said["checks"] if row["name"] == "s3 write")
+    assert row["status"] == "ok" and found in row["found"], row
 
 
 @pytest.mark.parametrize("rules", REFUSALS.values(), ids=REFUSALS)
