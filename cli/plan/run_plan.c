@@ -350,10 +350,12 @@ static int check_members(const struct run_plan *self, bool elsewhere, struct cb_
 int run_plan_check(struct experiment *experiment, uint32_t *ranks, struct cb_err *err)
 {
     struct world world = {0};
+    struct remarks remarks = {0};
     int rc = freeze_nodes(experiment, false, err);
     if (rc == 0)
-        rc = check_combination(experiment, false, &world, err);
+        rc = check_combination(experiment, false, &world, &remarks, err);
     *ranks = world.ranks;
+    alloc_free_texts(remarks.texts, remarks.count);
     return rc;
 }
 

@@ -50,7 +50,8 @@ void training_report_write_json(const struct experiment *experiment, const struc
     for (int i = 0; i < MEMORY_STAGES; i++) {
         enum memory_stage stage = (enum memory_stage)i;
         struct memory_record record = {.stage = stage};
-        record.allocated_bytes = (double)memory_stage_bytes(training, workload->model, training_moments(experiment), stage);
+        record.allocated_bytes =
+            (double)memory_stage_bytes(training, workload->model, training_moments(experiment), stage);
         record.most_allocated_bytes = record.reserved_bytes = record.most_reserved_bytes = record.resident_bytes = NAN;
         memory_record_write(&record, json);
     }
