@@ -202,7 +202,7 @@ static void write_ending(const struct run_info *info, struct buf *out)
     store_location_shorten(info->folder, folder, sizeof folder);
     if (strcmp(info->outcome, "pass") == 0) {
         if (info->message && *info->message)
-            buf_printf(out, "went on       %s\n", info->message);
+            buf_printf(out, "continued     %s\n", info->message);
         buf_printf(out, "stored        run %s in %s", info->run, folder);
         if (workload_row_of(info->experiment)->report) /* it measured something */
             buf_printf(out, "     next: ckptbench compare %s OTHER", info->run);
