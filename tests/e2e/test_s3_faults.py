@@ -130,6 +130,17 @@ def test_what_does_not_pass_is_given_up_by_name_and_leaves_nothing_that_verifies
     bed.fails(*wanted, words=["s3.deadline=4s"])
 
 
+def test_a_run_that_goes_on_counts_the_save_that_the_server_refused(bed):
+    bed.faults.fail({"operation": "UploadPart", "fault": "error", "after": 3, "times": 1})  # a save has three parts
+    run = bed.passes("on_error=continue", "iterations=3", "s3.attempts=1")
+    assert run["outcome"] == "pass" and run["message"].startswith("1 of 3 iterations failed (33.3 %); iteration 2: saving ")
+    assert "SlowDown" in run["message"]
+    assert run["metrics"]["failed_fraction"]["median"] == pytest.approx(1 / 3)
+    assert run["metrics"]["success_ratio"]["median"] < 1 and run["metrics"]["save_s"]["n"] == 2
+    assert bed.faults.uploads() == []
+    assert not [key for key in bed.client.keys("bucket", "p/x/") if "iteration-1" in key]
+
+
 NEVER_REPEATED = [
     ({"fault": "redirect", "region": "eu-west-3", "times": 0}, ["eu-west-3"]),
     ({"fault": "error", "status": 403, "code": "AccessDenied", "message": "Access Denied", "times": 0}, ["AccessDenied"]),
