@@ -105,10 +105,22 @@ static int write_slowest(const struct run_info *run, const struct slow_requests 
     return rc;
 }
 
+static void add_percentiles(struct table *table, const char *name, const struct histogram *latency)
+{
+    char text[32];
+    if (latency->count == 0)
+        return;
+    table_add(table, TABLE_BOLD, name);
+    table_addf(table, TABLE_PLAIN, "%llu", (unsigned long long)latency->count);
+    table_add(table, TABLE_PLAIN, duration_text(latency->sum_ns / latency->count, text));
+    for (size_t i = 0; i < COLUMNS; i++)
+        table_add(table, TABLE_PLAIN, duration_text(histogram_quantile(latency, columns[i].quantile), text));
+    table_add(table, TABLE_PLAIN, duration_text(latency->max_ns, text));
+}
+
 static int write_percentiles(const struct record *record, bool colour, struct buf *out, struct cb_err *err)
 {
     struct table table;
-    char text[32];
     table_init(&table, "lrrrrrrr");
     table_add(&table, TABLE_BOLD, "");
     table_add(&table, TABLE_BOLD, "REQUESTS");
@@ -117,15 +129,8 @@ static int write_percentiles(const struct record *record, bool colour, struct bu
         table_add(&table, TABLE_BOLD, columns[i].heading);
     table_add(&table, TABLE_BOLD, "MAX");
     for (enum operation op = OP_NONE + 1; op < OP_COUNT; op++) {
-        const struct histogram *latency = &record->latency[op];
-        if (latency->count == 0)
-            continue;
-        table_add(&table, TABLE_BOLD, operation_name(op));
-        table_addf(&table, TABLE_PLAIN, "%llu", (unsigned long long)latency->count);
-        table_add(&table, TABLE_PLAIN, duration_text(latency->sum_ns / latency->count, text));
-        for (size_t i = 0; i < COLUMNS; i++)
-            table_add(&table, TABLE_PLAIN, duration_text(histogram_quantile(latency, columns[i].quantile), text));
-        table_add(&table, TABLE_PLAIN, duration_text(latency->max_ns, text));
+        add_percentiles(&table, operation_name(op), &record->latency[op]);
+        add_percentiles(&table, "  first byte", &record->ttfb[op]);
     }
     if (!table_has_rows(&table))
         buf_append_text(out, "no latencies: this run made no requests of its own\n");
@@ -171,6 +176,15 @@ static void json_histogram(const struct histogram *latency, struct json_writer *
     json_write_end_array(json);
 }
 
+static void json_percentiles(const struct histogram *latency, struct json_writer *json)
+{
+    json_member_u64(json, "requests", latency->count);
+    json_member_double(json, "mean_s", seconds(latency->sum_ns / latency->count));
+    for (size_t i = 0; i < COLUMNS; i++)
+        json_member_double(json, columns[i].key, seconds(histogram_quantile(latency, columns[i].quantile)));
+    json_member_double(json, "max_s", seconds(latency->max_ns));
+}
+
 static void json_slowest(const struct run_info *run, const struct slow_requests *slowest, struct json_writer *json)
 {
     char date[21];
@@ -204,13 +218,14 @@ int run_latency_write_json(const struct run_info *run, struct json_writer *json,
         if (latency->count == 0)
             continue;
         json_member_object(json, operation_name(op));
-        json_member_u64(json, "requests", latency->count);
-        json_member_double(json, "mean_s", seconds(latency->sum_ns / latency->count));
-        for (size_t i = 0; i < COLUMNS; i++)
-            json_member_double(json, columns[i].key, seconds(histogram_quantile(latency, columns[i].quantile)));
-        json_member_double(json, "max_s", seconds(latency->max_ns));
+        json_percentiles(latency, json);
         json_histogram(latency, json);
         json_slowest(run, &record.slowest[op], json);
+        if (record.ttfb[op].count > 0) {
+            json_member_object(json, "first_byte");
+            json_percentiles(&record.ttfb[op], json);
+            json_write_end_object(json);
+        }
         json_write_end_object(json);
     }
     json_write_end_object(json);

@@ -87,6 +87,11 @@ def test_wrong_bytes_end_the_run(place):
     assert done["outcome"] == "benchmark_failed" and "CRC-32" in done["message"]
 
 
+def test_a_rank_that_never_comes_back_ends_the_run(place):
+    done = run(place, "block_at=2+rank=1", "ops=save", "iterations=3", "timeout.op=1s", code=4)
+    assert done["outcome"] == "timeout" and "another rank did not come" in done["message"]
+
+
 def test_without_it_the_first_failure_ends_the_run(place):
     done = run(place, "error_every=3+ops=finish+rank=1", "ops=save", "iterations=6", "on_error=stop", code=3)
     assert samples(place, "save") == {0: False, 1: False, 2: True}

@@ -141,6 +141,14 @@ def test_a_run_that_goes_on_counts_the_save_that_the_server_refused(bed):
     assert not [key for key in bed.client.keys("bucket", "p/x/") if "iteration-1" in key]
 
 
+def test_latencies_have_the_first_bytes_of_the_servers_answers(bed):
+    run = bed.passes()
+    words = (PROGRAM, "show", run["run"], "--latency")
+    save = json.loads(call(*words, "--json", CKPTBENCH_HOME=str(bed.home)).stdout)["latency"]["save"]
+    assert save["first_byte"]["requests"] >= 3 and save["first_byte"]["max_s"] <= save["max_s"]
+    assert "\n  first byte " in call(*words, CKPTBENCH_HOME=str(bed.home)).stdout
+
+
 NEVER_REPEATED = [
     ({"fault": "redirect", "region": "eu-west-3", "times": 0}, ["eu-west-3"]),
     ({"fault": "error", "status": 403, "code": "AccessDenied", "message": "Access Denied", "times": 0}, ["AccessDenied"]),
