@@ -37,7 +37,8 @@ def test_a_run_goes_on_after_failed_saves_and_says_how_many(place):
     assert samples(place, "save") == {0: False, 1: False, 2: True, 3: False, 4: False, 5: True}
     assert done["metrics"]["save_s"]["n"] == 4
     assert done["message"].startswith("2 of 6 iterations failed (33.3 %); iteration 3: saving ")
-    assert "continued     2 of 6 iterations failed" in ckptbench(place, "show", done["run"]).stdout
+    shown = ckptbench(place, "show", done["run"]).stdout
+    assert "continued     2 of 6 iterations failed" in shown and "nothing: the last save failed, verify=" in shown
 
 
 def test_every_failure_is_named_with_its_rank_and_iteration(place):
