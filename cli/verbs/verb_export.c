@@ -1,4 +1,4 @@
-/* ckptbench export: writes one run for other tools. --mlperf is the summary.json of MLPerf Storage's checkpointing
+/* ckptbench export: writes a run, or the runs of a sweep, for other tools. --mlperf is the summary.json of MLPerf Storage's checkpointing
  * (rank 0's own times; "GB" there is 2^30 bytes), --s3benchmark the run_results.json of the S3 connector's benchmark
  * (every rank's durations). What we do not measure is null, never 0. */
 #include <limits.h>
@@ -12,12 +12,20 @@
 #include "cli/report/history_reading.h"
 #include "cli/report/report.h"
 #include "core/alloc.h"
+#include "core/log.h"
 #include "core/path.h"
 #include "core/units.h"
 #include "core/version.h"
 #include "run/job_record.h"
 #include "run/status_page.h"
 #include "store/kind.h"
+
+/* The runs to export: one, or all of a sweep that have results, by number. */
+struct export_runs {
+    char sweep[64]; /* "" for a single run */
+    struct run_info **items;
+    size_t count;
+};
 
 /* A growing array of numbers. */
 struct numbers {
@@ -98,11 +106,15 @@ static int csv_sample(void *context, const struct rank_values *values, struct cb
     return out->len > (1u << 20) ? cli_flush(self->cli, err) : 0;
 }
 
-static int export_csv(struct cli *cli, struct history *history, const struct run_info *run, struct cb_err *err)
+static int export_csv(struct cli *cli, struct history *history, const struct export_runs *runs, struct cb_err *err)
 {
-    struct csv csv = {cli, run->run};
+    int rc = 0;
     buf_append_text(&cli->out, "run,attempt,op,iteration,warmup,rank,metric,unit,value\r\n");
-    return history_each_sample(history, run->run, csv_sample, &csv, err);
+    for (size_t i = 0; i < runs->count && rc == 0; i++) {
+        struct csv csv = {cli, runs->items[i]->run};
+        rc = history_each_sample(history, csv.run, csv_sample, &csv, err);
+    }
+    return rc;
 }
 
 /* JSON: everything known about the run */
@@ -140,30 +152,48 @@ static void json_iterations(struct json_writer *json, const struct run_info *run
     json_write_end_object(json);
 }
 
-static int export_json(struct cli *cli, struct history *history, const struct run_info *run, struct cb_err *err)
+/* Leaves the object open if it is the whole document. */
+static int write_run_json(struct json_writer *json, struct history *history, const struct run_info *run,
+                          struct cb_err *err)
+{
+    json_write_begin_object(json);
+    json_member_text(json, "format", "ckptbench-run-1");
+    json_write_key(json, "document");
+    report_write_json(run, json);
+    json_member_text(json, "sweep", run->sweep[0] ? run->sweep : NULL);
+    json_member_u64(json, "block", run->block);
+    json_member_text(json, "experiment_hash", run->hash);
+    json_member_date(json, "started", run->started_wall_ns);
+    json_member_date(json, "ended", run->ended_wall_ns);
+    json_member_object(json, "fingerprint");
+    for (size_t i = 0; i < run->fingerprint_count; i++)
+        json_member_text(json, run->fingerprint_keys[i], run->fingerprint_values[i]);
+    json_write_end_object(json);
+    json_member_array(json, "facts");
+    for (size_t i = 0; i < run->fact_count; i++)
+        json_write_text(json, run->facts[i]);
+    json_write_end_array(json);
+    json_iterations(json, run);
+    json_member_array(json, "samples");
+    int rc = history_each_sample(history, run->run, json_sample, json, err);
+    json_write_end_array(json);
+    json_write_end_object(json);
+    return rc;
+}
+
+static int export_json(struct cli *cli, struct history *history, const struct export_runs *runs, struct cb_err *err)
 {
     struct json_writer json;
+    int rc = 0;
     json_writer_init(&json, &cli->out, 0);
-    json_write_begin_object(&json);
-    json_member_text(&json, "format", "ckptbench-run-1");
-    json_write_key(&json, "document");
-    report_write_json(run, &json);
-    json_member_text(&json, "sweep", run->sweep[0] ? run->sweep : NULL);
-    json_member_u64(&json, "block", run->block);
-    json_member_text(&json, "experiment_hash", run->hash);
-    json_member_date(&json, "started", run->started_wall_ns);
-    json_member_date(&json, "ended", run->ended_wall_ns);
-    json_member_object(&json, "fingerprint");
-    for (size_t i = 0; i < run->fingerprint_count; i++)
-        json_member_text(&json, run->fingerprint_keys[i], run->fingerprint_values[i]);
-    json_write_end_object(&json);
-    json_member_array(&json, "facts");
-    for (size_t i = 0; i < run->fact_count; i++)
-        json_write_text(&json, run->facts[i]);
-    json_write_end_array(&json);
-    json_iterations(&json, run);
-    json_member_array(&json, "samples");
-    int rc = history_each_sample(history, run->run, json_sample, &json, err);
+    if (*runs->sweep) {
+        json_write_begin_object(&json);
+        json_member_text(&json, "format", "ckptbench-sweep-1");
+        json_member_text(&json, "sweep", runs->sweep);
+        json_member_array(&json, "runs");
+    }
+    for (size_t i = 0; i < runs->count && rc == 0; i++)
+        rc = write_run_json(&json, history, runs->items[i], err);
     return rc ? rc : cli_end_json(cli, &json, err);
 }
 
@@ -291,55 +321,75 @@ static void s3_job(struct json_writer *json, const struct run_info *run, const s
     json_write_end_object(json);
 }
 
-static void write_s3benchmark(struct json_writer *json, const struct run_info *run, const struct durations *durations)
+static void s3_head(struct json_writer *json, const struct export_runs *runs)
 {
-    const char *name = experiment_text(run->experiment, OPT_NAME);
+    const struct run_info *first = runs->items[0];
+    const char *name = experiment_text(first->experiment, OPT_NAME);
+    uint64_t started_ns = first->started_wall_ns, ended_ns = first->ended_wall_ns;
+    for (size_t i = 1; i < runs->count; i++) {
+        started_ns = runs->items[i]->started_wall_ns < started_ns ? runs->items[i]->started_wall_ns : started_ns;
+        ended_ns = runs->items[i]->ended_wall_ns > ended_ns ? runs->items[i]->ended_wall_ns : ended_ns;
+    }
     json_member_text(json, "s3torchconnector_version", NULL);
-    json_member_double(json, "timestamp_utc", (double)run->started_wall_ns / 1e9);
+    json_member_double(json, "timestamp_utc", (double)started_ns / 1e9);
     json_member_text(json, "scenario", *name ? name : "ckptbench");
-    json_member_text(json, "disambiguator", run->run);
-    json_member_double(json, "run_elapsed_time_s", (double)(run->ended_wall_ns - run->started_wall_ns) / 1e9);
+    json_member_text(json, "disambiguator", *runs->sweep ? runs->sweep : first->run);
+    json_member_double(json, "run_elapsed_time_s", (double)(ended_ns - started_ns) / 1e9);
     json_member_object(json, "versions");
-    json_member_text(json, "python", fingerprint_of(run, "python.version"));
-    json_member_text(json, "pytorch", fingerprint_of(run, "torch.version"));
+    json_member_text(json, "python", fingerprint_of(first, "python.version"));
+    json_member_text(json, "pytorch", fingerprint_of(first, "torch.version"));
     json_member_text(json, "hydra", NULL);
     json_member_text(json, "ckptbench", version_text());
     json_write_end_object(json);
     json_member_text(json, "ec2_metadata", NULL);
-    json_member_array(json, "job_results");
-    s3_job(json, run, durations, OP_SAVE);
-    s3_job(json, run, durations, OP_LOAD);
-    json_write_end_array(json);
 }
 
-/* An object made from the durations of the ranks. */
-static int export_durations(struct cli *cli, struct history *history, const struct run_info *run, int indent,
-                            void (*write)(struct json_writer *json, const struct run_info *run,
-                                          const struct durations *durations),
-                            struct cb_err *err)
+static int with_durations(struct json_writer *json, struct history *history, const struct run_info *run,
+                          void (*write)(struct json_writer *json, const struct run_info *run,
+                                        const struct durations *durations),
+                          struct cb_err *err)
 {
     struct durations durations = {.attempt = run->attempt};
-    struct json_writer json;
     int rc = history_each_sample(history, run->run, gather, &durations, err);
-    json_writer_init(&json, &cli->out, indent);
-    json_write_begin_object(&json);
     if (rc == 0)
-        write(&json, run, &durations);
+        write(json, run, &durations);
     for (int op = 0; op < OP_COUNT; op++) {
         free(durations.all[op].values);
         free(durations.rank0[op].values);
     }
+    return rc;
+}
+
+static void s3_jobs(struct json_writer *json, const struct run_info *run, const struct durations *durations)
+{
+    s3_job(json, run, durations, OP_SAVE);
+    s3_job(json, run, durations, OP_LOAD);
+}
+
+static int export_s3benchmark(struct cli *cli, struct history *history, const struct export_runs *runs,
+                              struct cb_err *err)
+{
+    struct json_writer json;
+    int rc = 0;
+    json_writer_init(&json, &cli->out, 2);
+    json_write_begin_object(&json);
+    s3_head(&json, runs);
+    json_member_array(&json, "job_results");
+    for (size_t i = 0; i < runs->count && rc == 0; i++)
+        rc = with_durations(&json, history, runs->items[i], s3_jobs, err);
     return rc ? rc : cli_end_json(cli, &json, err);
 }
 
-static int export_mlperf(struct cli *cli, struct history *history, const struct run_info *run, struct cb_err *err)
+static int export_mlperf(struct cli *cli, struct history *history, const struct export_runs *runs, struct cb_err *err)
 {
-    return export_durations(cli, history, run, 4, write_mlperf, err);
-}
-
-static int export_s3benchmark(struct cli *cli, struct history *history, const struct run_info *run, struct cb_err *err)
-{
-    return export_durations(cli, history, run, 2, write_s3benchmark, err);
+    struct json_writer json;
+    if (*runs->sweep)
+        return cb_fail(err, CB_ERR_USAGE, "--mlperf is a summary of one run, and %s is a sweep of %zu", runs->sweep,
+                       runs->count);
+    json_writer_init(&json, &cli->out, 4);
+    json_write_begin_object(&json);
+    int rc = with_durations(&json, history, runs->items[0], write_mlperf, err);
+    return rc ? rc : cli_end_json(cli, &json, err);
 }
 
 /* The earlier cluster benchmark */
@@ -368,7 +418,7 @@ static int write_document(void *context, long rank, const struct buf *document, 
     return rc ? rc : buf_write_file(document, path, 0644, err);
 }
 
-static int export_clusterbench(struct cli *cli, struct history *history, const struct run_info *run, struct cb_err *err)
+static int export_suite(struct cli *cli, struct history *history, const struct run_info *run, struct cb_err *err)
 {
     bool per_rank = cli_has_flag(cli, "per-rank");
     struct document_files files = {.folder = cli_flag_value(cli, "into")};
@@ -382,11 +432,70 @@ static int export_clusterbench(struct cli *cli, struct history *history, const s
     return clusterbench_each(history, run, per_rank, write_document, &files, err);
 }
 
+static int export_clusterbench(struct cli *cli, struct history *history, const struct export_runs *runs,
+                               struct cb_err *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < runs->count && rc == 0; i++)
+        rc = export_suite(cli, history, runs->items[i], err);
+    return rc;
+}
+
+/* The verb */
+
+static int compare_ids(const void *a, const void *b)
+{
+    return strcmp(a, b);
+}
+
+/* A run without results is an error, but only noted among the runs of a sweep. */
+static int add_run(struct export_runs *self, struct history *history, const char *name, struct cb_err *err)
+{
+    struct run_info *run = NULL;
+    int rc = history_load_run(history, name, &run, err);
+    if (rc == 0 && run->attempt == 0 && *self->sweep) {
+        log_info("run %s has no results: its state is %s", name, run->state);
+        run_info_free(run);
+        return 0;
+    }
+    if (rc == 0 && run->attempt == 0)
+        rc = cb_fail(err, CB_ERR_NOT_FOUND, "run %s has no results: its state is %s", name, run->state);
+    if (rc == 0)
+        rc = alloc_grow(&self->items, self->count, sizeof(struct run_info *), err);
+    if (rc)
+        run_info_free(run);
+    else
+        self->items[self->count++] = run;
+    return rc;
+}
+
+static int find_runs(struct export_runs *self, struct cli *cli, struct history *history, struct cb_err *err)
+{
+    struct run_selection selection = {0};
+    char filter[80], name[64];
+    snprintf(filter, sizeof filter, "sweep=%.64s", cli->word_count == 1 ? cli->words[0] : "");
+    int rc = cli->word_count == 1 ? history_select(history, (const char *const[]){filter}, 1, &selection, err) : 0;
+    if (rc)
+        return rc;
+    if (selection.count == 0) {
+        rc = find_only_run(cli, history, name, err);
+        return rc ? rc : add_run(self, history, name, err);
+    }
+    snprintf(self->sweep, sizeof self->sweep, "%s", cli->words[0]);
+    qsort(selection.runs, selection.count, sizeof *selection.runs, compare_ids);
+    for (size_t i = 0; i < selection.count && rc == 0; i++)
+        rc = add_run(self, history, selection.runs[i], err);
+    if (rc == 0 && self->count == 0)
+        rc = cb_fail(err, CB_ERR_NOT_FOUND, "no run of sweep %s has results", self->sweep);
+    run_selection_release(&selection);
+    return rc;
+}
+
 static int run_export(struct cli *cli, struct cb_err *err)
 {
     const struct {
         bool given;
-        int (*export)(struct cli *cli, struct history *history, const struct run_info *run, struct cb_err *err);
+        int (*export)(struct cli *cli, struct history *history, const struct export_runs *runs, struct cb_err *err);
     } formats[] = {{cli_has_flag(cli, "csv"), export_csv},
                    {cli->json, export_json},
                    {cli_has_flag(cli, "mlperf"), export_mlperf},
@@ -394,8 +503,7 @@ static int run_export(struct cli *cli, struct cb_err *err)
                    {cli_has_flag(cli, "clusterbench"), export_clusterbench}};
     size_t given = 0, format = 0;
     struct history *history;
-    struct run_info *run = NULL;
-    char name[64];
+    struct export_runs runs = {0};
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
         given += formats[i].given;
         format = formats[i].given ? i : format;
@@ -408,14 +516,12 @@ static int run_export(struct cli *cli, struct cb_err *err)
     int rc = history_open_read_only(NULL, &history, err);
     if (rc)
         return rc;
-    rc = find_only_run(cli, history, name, err);
+    rc = find_runs(&runs, cli, history, err);
     if (rc == 0)
-        rc = history_load_run(history, name, &run, err);
-    if (rc == 0 && run->attempt == 0)
-        rc = cb_fail(err, CB_ERR_NOT_FOUND, "run %s has no results: its state is %s", name, run->state);
-    if (rc == 0)
-        rc = formats[format].export(cli, history, run, err);
-    run_info_free(run);
+        rc = formats[format].export(cli, history, &runs, err);
+    for (size_t i = 0; i < runs.count; i++)
+        run_info_free(runs.items[i]);
+    free(runs.items);
     history_close(history);
     return rc;
 }
@@ -431,8 +537,8 @@ static const struct verb_flag flags[] = {
 
 const struct verb verb_export = {
     .name = "export",
-    .arguments = "[RUN] --csv|--json|--mlperf|--s3benchmark|--clusterbench",
-    .summary = "one run, for other tools",
+    .arguments = "[RUN|SWEEP] --csv|--json|--mlperf|--s3benchmark|--clusterbench",
+    .summary = "a run or a sweep, for other tools",
     .about =
         "--json has everything that is known of the run. Under --mlperf rates are checkpoint size over rank 0's own "
         "time, and GB means 2^30 bytes, as there; under --s3benchmark durations are those of every rank.",

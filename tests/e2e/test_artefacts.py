@@ -32,6 +32,7 @@ CHANGED = {
     r"^Shows the keys whose name|tool have a WORD|^WORD\.$|are accepted when settings are read": "options finds names of other tools",
     r"benchmark_JOB|into\\fR": "export writes the files of the older cluster benchmark",
     r"exclude.{1,2}from|this run of workload=suite found bad": "submit --exclude-from is new",
+    r"one run, for other tools|a run or a sweep, for other tools|\bexport (\[flags\] )?\[RUN": "export takes a sweep, too",
     r"throughput_mibs": "a metric of several operations is named with its operation",
     r"on_error|after an iteration that failed because of the store|failed_fraction|measured iterations that failed": "on_error=continue and its failure rate are new",
     r"requests that did not fail / requests": "success_ratio counts what failed",

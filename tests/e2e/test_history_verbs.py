@@ -552,6 +552,21 @@ def test_export_speaks_the_formats_of_other_benchmarks(home):
     assert save["config"]["backend"] == "gloo"
 
 
+def test_export_of_a_sweep_has_all_of_its_runs(home):
+    home.make("s.01", "save=0.5", "load=0.25", "io.depth=1", sweep="s")
+    home.make("s.02", "save=0.4", "load=0.2", "io.depth=8", sweep="s")
+    home.make("other", "save=0.3")
+    home.call("collect")
+    rows = list(csv.DictReader(io.StringIO(home.call("export", "s", "--csv").stdout)))
+    assert {row["run"] for row in rows} == {"s.01", "s.02"}
+    document = home.json("export", "s")
+    assert document["sweep"] == "s" and [run["document"]["run"] for run in document["runs"]] == ["s.01", "s.02"]
+    assert all(run["format"] == "ckptbench-run-1" and run["samples"] for run in document["runs"])
+    s3 = json.loads(home.call("export", "s", "--s3benchmark").stdout)
+    assert s3["disambiguator"] == "s" and len(s3["job_results"]) == 4
+    assert "one run" in home.call("export", "s", "--mlperf", code=2).stderr
+
+
 @pytest.mark.parametrize("store", ["s3://bucket/bench", "fault:delay=5ms:s3://bucket/bench"])
 def test_export_knows_a_bucket_also_behind_faults(home, store):
     home.make("20261121-aaaa", "save=0.5", "load=0.25", f"store={store}")
