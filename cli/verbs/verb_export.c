@@ -10,6 +10,7 @@
 #include "cli/cli.h"
 #include "cli/report/clusterbench.h"
 #include "cli/report/history_reading.h"
+#include "cli/report/prometheus.h"
 #include "cli/report/report.h"
 #include "core/alloc.h"
 #include "core/log.h"
@@ -510,14 +511,17 @@ static int run_export(struct cli *cli, struct cb_err *err)
     }
     if (cli_flag_value(cli, "into") && !cli_has_flag(cli, "clusterbench"))
         return cb_fail(err, CB_ERR_USAGE, "--into is for --clusterbench: the others print one document");
-    if (given != 1)
+    if (given + cli_has_flag(cli, "prometheus") != 1)
         return cb_fail(err, CB_ERR_USAGE,
-                       "export takes one of --csv, --json, --mlperf, --s3benchmark and --clusterbench");
+                       "export takes one of --csv, --json, --mlperf, --s3benchmark, --clusterbench and --prometheus");
     int rc = history_open_read_only(NULL, &history, err);
     if (rc)
         return rc;
-    rc = find_runs(&runs, cli, history, err);
-    if (rc == 0)
+    if (cli_has_flag(cli, "prometheus"))
+        rc = prometheus_write(history, cli->words, cli->word_count, &cli->out, err);
+    else
+        rc = find_runs(&runs, cli, history, err);
+    if (rc == 0 && given)
         rc = formats[format].export(cli, history, &runs, err);
     for (size_t i = 0; i < runs.count; i++)
         run_info_free(runs.items[i]);
@@ -531,13 +535,15 @@ static const struct verb_flag flags[] = {
     {"mlperf", NULL, "summary.json of MLPerf Storage's checkpointing"},
     {"s3benchmark", NULL, "run_results.json of the S3 connector for PyTorch"},
     {"clusterbench", NULL, "workload=suite as YAML, with the sections and rows of the older cluster benchmark"},
+    {"prometheus", NULL,
+     "the newest figures of each experiment as text for Prometheus; words are filters, as since=7d"},
     {"per-rank", NULL, "with --clusterbench: a document for each rank, too"},
     {"into", "DIR", "with --clusterbench: write benchmark_JOB.yaml there, and benchmark_JOB_rankR.yaml for each rank"},
 };
 
 const struct verb verb_export = {
     .name = "export",
-    .arguments = "[RUN|SWEEP] --csv|--json|--mlperf|--s3benchmark|--clusterbench",
+    .arguments = "[RUN|SWEEP] --csv|--json|--mlperf|--s3benchmark|--clusterbench|--prometheus",
     .summary = "a run or a sweep, for other tools",
     .about =
         "--json has everything that is known of the run. Under --mlperf rates are checkpoint size over rank 0's own "

@@ -33,6 +33,7 @@ CHANGED = {
     r"benchmark_JOB|into\\fR": "export writes the files of the older cluster benchmark",
     r"exclude.{1,2}from|this run of workload=suite found bad": "submit --exclude-from is new",
     r"one run, for other tools|a run or a sweep, for other tools|\bexport (\[flags\] )?\[RUN": "export takes a sweep, too",
+    r"prometheus|as text for Prometheus": "export --prometheus is new",
     r"throughput_mibs": "a metric of several operations is named with its operation",
     r"on_error|after an iteration that failed because of the store|failed_fraction|measured iterations that failed": "on_error=continue and its failure rate are new",
     r"requests that did not fail / requests": "success_ratio counts what failed",
@@ -102,7 +103,7 @@ def is_same_json(old, now):
 
 def without_names(line):
     """The shell's completion lists all flags and all keys in one line; options names those of other tools."""
-    return re.sub(r" \(also [^)]*\)$", "", re.sub(r" (--replace-kept|--into|--exclude-from|keep\.replace|timeout\.lease|on_error|--latency)(?=[ \"])", "", line))
+    return re.sub(r" \(also [^)]*\)$", "", re.sub(r" (--replace-kept|--into|--exclude-from|keep\.replace|timeout\.lease|on_error|--latency|--prometheus)(?=[ \"])", "", line))
 
 
 def without_reasons(line):

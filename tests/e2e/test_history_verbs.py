@@ -567,6 +567,21 @@ def test_export_of_a_sweep_has_all_of_its_runs(home):
     assert "one run" in home.call("export", "s", "--mlperf", code=2).stderr
 
 
+def test_export_gives_prometheus_the_newest_figures_of_each_experiment(home):
+    home.make("old", "save=0.5", "load=0.25", "label.kind=nightly")
+    home.make("new", "save=0.4", "load=0.25", "label.kind=nightly")
+    home.make("other", "save=0.3", 'name=say "hi"', "model=gpt2")
+    home.call("collect")
+    text = home.call("export", "--prometheus").stdout
+    lines = [line for line in text.splitlines() if line.startswith("ckptbench_save_s{")]
+    assert len(lines) == 2 and [float(line.rsplit(" ", 1)[1]) for line in lines] == pytest.approx([0.3, 0.4], rel=0.01)
+    assert r'name="say \"hi\""' in text
+    for name in re.findall(r"^(ckptbench_\w+)\{", text, re.M):
+        assert text.count(f"# TYPE {name} gauge\n") == text.count(f"# HELP {name} ") == 1
+    assert text.count("ckptbench_run_ended_seconds{") == 2
+    assert home.call("export", "--prometheus", "label.kind=nightly").stdout.count("ckptbench_save_s{") == 1
+
+
 @pytest.mark.parametrize("store", ["s3://bucket/bench", "fault:delay=5ms:s3://bucket/bench"])
 def test_export_knows_a_bucket_also_behind_faults(home, store):
     home.make("20261121-aaaa", "save=0.5", "load=0.25", f"store={store}")
