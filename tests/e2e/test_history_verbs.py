@@ -552,6 +552,12 @@ def test_export_speaks_the_formats_of_other_benchmarks(home):
     assert save["config"]["backend"] == "gloo"
 
 
+def test_mlperfs_summary_has_the_number_of_nodes(home):
+    home.make("20261121-aaaa", "save=0.5", "made_ranks=4", "nodes=2")
+    home.call("collect")
+    assert json.loads(home.call("export", "LATEST", "--mlperf").stdout)["num_hosts"] == 2
+
+
 def test_export_of_a_sweep_has_all_of_its_runs(home):
     home.make("s.01", "save=0.5", "load=0.25", "io.depth=1", sweep="s")
     home.make("s.02", "save=0.4", "load=0.2", "io.depth=8", sweep="s")

@@ -247,3 +247,10 @@ def test_resume_where_all_are_damaged_does_not_begin_anew(tmp_path):
         os.truncate(path, 100)
     result = ckptbench(tmp_path, "run", *SMALL, *batch(2), "suffix=a", "train.resume=latest", "train.steps=14", f"store={tmp_path}/store", code=3)
     assert "a/iteration-2/" in result.stderr and "the file is too short" in result.stderr
+
+
+def test_moments_that_the_optimizer_has_no_use_for_are_said_to_be_left_out(tmp_path):
+    train(tmp_path, *batch(2), "train.steps=2", "train.checkpoint_every=2", "suffix=a", store=tmp_path / "store")
+    train(tmp_path, *batch(2), "train.steps=3", "train.resume=latest", "train.optimizer=sgd", "suffix=a", store=tmp_path / "store")
+    assert "exp_avg" in facts(tmp_path)["load.extra"]
+    assert re.search(r"^left out +\d+ keys of the checkpoint are not loaded: .*exp_avg", ckptbench(tmp_path, "show", "LATEST").stdout, re.M)
