@@ -157,6 +157,8 @@ int store_location_check(const struct experiment *experiment, struct cb_err *err
     int rc = store_uri_check_faults(store, err);
     if (rc)
         return cb_context(err, "store=%s", store);
+    if (!uri.kind->is_path && *experiment_text(experiment, OPT_STORE_PREPARE))
+        return cb_fail(err, CB_ERR_USAGE, "store.prepare requires a store in a file system, not %s", store);
     if (uri.kind->is_objects)
         return check_s3_keys(experiment, err);
     if (uri.kind->is_path)

@@ -15,6 +15,7 @@
 #include "core/path.h"
 #include "core/units.h"
 #include "run/workload_kind.h"
+#include "setup/folder/folder_command.h"
 #include "setup/s3_keys.h"
 #include "store/kind.h"
 
@@ -149,10 +150,12 @@ int folder_prepare(struct folder *self, const struct experiment *experiment, con
         rc = cb_context(err, "store %s cannot be written to", path);
     if (!rc)
         rc = check_space(experiment, store, path, needed_bytes, err);
-    if (!rc)
-        return lease_take(store, path, suffix, experiment, owner, &self->lease, err);
-    store_free(store);
-    return rc;
+    if (rc) {
+        store_free(store);
+        return rc;
+    }
+    rc = lease_take(store, path, suffix, experiment, owner, &self->lease, err);
+    return rc || !uri.kind->is_path ? rc : folder_run_command(experiment, path, suffix, owner, err);
 }
 
 int folder_open(struct folder *self, const struct experiment *experiment, const char *run, struct cb_err *err)

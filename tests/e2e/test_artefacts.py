@@ -40,12 +40,13 @@ CHANGED = {
     r"^ *--latency  |^\\fB\\-\\-latency|latencies of requests by operation": "show --latency is new",
     r"^ *(--nodes +)?the nodes and how they joined": "show --nodes has what each did",
     r"s3\\?\.checksum|what lets the server check a body": "s3.checksum=auto is new, and the default",
+    r"store\\?\.prepare|for the run's new folder in a file system": "store.prepare is new",
     r"URL of an S3 server, as": "s3.endpoint is one or several",
     r"in_backoff_s|every request under way was in its backoff": "waiting for a store's retries is a state",
 }
 
 CHANGED_OPTIONS = ("s3.checksum", "s3.endpoint")
-NEW_OPTIONS = ("keep.replace", "timeout.lease", "on_error")
+NEW_OPTIONS = ("keep.replace", "timeout.lease", "on_error", "store.prepare")
 
 spec = importlib.util.spec_from_file_location("make_artefacts", DATA / "make_artefacts.py")
 maker = importlib.util.module_from_spec(spec)
@@ -103,7 +104,7 @@ def is_same_json(old, now):
 
 def without_names(line):
     """The shell's completion lists all flags and all keys in one line; options names those of other tools."""
-    return re.sub(r" \(also [^)]*\)$", "", re.sub(r" (--replace-kept|--into|--exclude-from|keep\.replace|timeout\.lease|on_error|--latency|--prometheus)(?=[ \"])", "", line))
+    return re.sub(r" \(also [^)]*\)$", "", re.sub(r" (--replace-kept|--into|--exclude-from|keep\.replace|timeout\.lease|on_error|--latency|--prometheus|store\.prepare)(?=[ \"])", "", line))
 
 
 def without_reasons(line):

@@ -228,3 +228,24 @@ label:
     assert len(combinations) == 12 and set(combinations[:6]) == set(combinations[6:]) == one_block
     assert len(home.json("list", "label.kind=nightly")) == 12 and home.json("list", "label.kind=other") == []
     assert len(home.json("list", "label.kind=nightly", "io.depth=4")) == 4
+
+
+def prepared(home, run, attempt=1):
+    return (home.folder / "home/runs" / run["run"] / f"attempts/{attempt}/store-prepare.txt").read_text()
+
+
+def test_store_prepare_runs_once_in_the_new_folder_before_anything_is_written(home):
+    run = home.run("ops=save", "suffix=it's $HOME", "store.prepare=ls {path}; cd {path} && pwd && touch striped && echo done # {x}")
+    folder = home.store / "it's $HOME"
+    assert prepared(home, run) == f"$ ls {{path}}; cd {{path}} && pwd && touch striped && echo done # {{x}}\n{folder}\ndone\n"
+    assert (folder / "striped").exists() and (folder / "iteration-0/.metadata").exists()
+
+
+def test_store_prepare_that_fails_ends_the_run_with_its_last_line(home):
+    run = home.run("ops=save", "store.prepare=echo first >&2; echo no such pool >&2; exit 7", code=3)
+    assert "store.prepare for" in run["message"] and "exit status 7: no such pool" in run["message"], run["message"]
+
+
+def test_store_prepare_requires_a_file_system(home):
+    refused = home.call("run", "model=gpt2-tiny", "store=null:", "ops=save", "store.prepare=true", code=2)
+    assert "store.prepare requires a store in a file system" in refused.stderr

@@ -1,0 +1,76 @@
+/* Runs store.prepare and records its output. */
+#include "setup/folder/folder_command.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/buf.h"
+#include "core/child.h"
+#include "core/clock.h"
+#include "core/path.h"
+
+#define COMMAND_MAX_BYTES ((size_t)128 << 10)
+#define OUTPUT_MAX_BYTES ((size_t)1 << 20)
+#define TIMEOUT_NS (60 * NS_PER_S)
+#define VARIABLE "CKPTBENCH_STORE_FOLDER"
+
+/* {path} becomes a variable of the shell, since a path may contain any character. */
+static int compose(const char *template, struct buf *command, struct cb_err *err)
+{
+    static const char place[] = "{path}";
+    for (const char *found = strstr(template, place); found; found = strstr(template, place)) {
+        buf_append(command, template, (size_t)(found - template));
+        buf_append_text(command, "\"$" VARIABLE "\"");
+        template = found + sizeof place - 1;
+    }
+    buf_append_text(command, template);
+    return buf_check(command, "store.prepare", err);
+}
+
+static int record(const char *template, const struct buf *output, const struct lease_owner *owner, struct cb_err *err)
+{
+    char file[PATH_MAX];
+    struct buf text;
+    int rc = path_format(file, sizeof file, err, "%s/attempts/%u/" STORE_PREPARE_FILE, owner->run_folder,
+                         (unsigned)owner->attempt);
+    if (rc)
+        return rc;
+    buf_init(&text, OUTPUT_MAX_BYTES + COMMAND_MAX_BYTES);
+    buf_printf(&text, "$ %s\n", template);
+    buf_append(&text, output->data, output->len);
+    rc = buf_write_file(&text, file, 0644, err);
+    buf_release(&text);
+    return rc;
+}
+
+int folder_run_command(const struct experiment *experiment, const char *path, const char *suffix,
+                       const struct lease_owner *owner, struct cb_err *err)
+{
+    const char *template = experiment_text(experiment, OPT_STORE_PREPARE);
+    char variable[2 * PATH_MAX];
+    struct buf command, output;
+    if (!*template)
+        return 0;
+    int rc = path_format(variable, sizeof variable, err, VARIABLE "=%s/%s", path, suffix);
+    if (rc)
+        return rc;
+    buf_init(&command, COMMAND_MAX_BYTES);
+    buf_init(&output, OUTPUT_MAX_BYTES);
+    rc = compose(template, &command, err);
+    if (!rc) {
+        const struct child_options options = {.argv = (const char *const[]){"sh", "-c", command.data, NULL},
+                                              .environment = (const char *const[]){variable, NULL},
+                                              .stdin_fd = -1,
+                                              .stdout_fd = -1,
+                                              .stderr_fd = -1};
+        rc = child_capture(&options, TIMEOUT_NS, &output, err);
+        if (rc)
+            rc = err ? cb_context(err, "store.prepare for %s/%s", path, suffix) : rc;
+    }
+    if (!rc)
+        rc = record(template, &output, owner, err);
+    buf_release(&command);
+    buf_release(&output);
+    return rc;
+}
