@@ -1,4 +1,5 @@
-/* The save plan: which rank writes which region into which file, for all ranks at once.
+/* The save plan: which rank writes which region into which file, for all ranks at once. It holds what differs between
+ * ranks, so that its size hardly depends on the number of FSDP shards.
  *
  * A pure function of layout and options, computed by each rank alone (no collective; ranks compare its digest). Every
  * element of every tensor is written exactly once (dedup none: once by every holder). `balanced`: state held by the
@@ -48,40 +49,70 @@ struct plan_options {
 
 struct plan_item {
     uint32_t tensor;         /* state tensor */
-    uint32_t file;           /* index into files */
+    uint32_t file;           /* number of the file */
     uint64_t offset;         /* of the item in the file, its header first */
     uint64_t length;         /* header, payload, trailer */
     uint64_t payload_offset; /* of the payload in the file */
     uint64_t payload_bytes;
     struct region region;
+    uint64_t row_step; /* see struct plan_pattern */
 };
 
-struct plan_file {
-    char *name;      /* "__0_0.distcp" */
-    uint64_t length; /* bytes */
-    uint32_t rank;   /* rank that creates it */
+/* The items of `count` ranks, `rank` and every plan->rank_step'th after it. FSDP cuts tensors into shards of equally
+ * many rows, so these ranks write the same items into files of their own, only from other rows: item k of the i-th rank
+ * begins i * row_step rows after item k of the first. Other layouts have a pattern for each rank. Here the file of an
+ * item is counted from the rank's first file, and its offset from the rank's first byte in it. */
+struct plan_pattern {
+    uint32_t rank, count;
+    size_t first_item;   /* its items end where those of the next pattern begin */
+    size_t first_length; /* so do the lengths of its files */
+};
+
+struct plan_rank {
+    uint32_t pattern;
+    uint32_t first_file;
+    uint64_t first_byte; /* of its items in a shared file; else 0 */
 };
 
 struct plan {
-    struct plan_item *items; /* by rank, then file, then offset */
-    size_t item_count;
-    size_t *first_item; /* world_size + 1: rank r writes items first_item[r] … first_item[r+1]-1 */
-    struct plan_file *files;
-    size_t file_count;
+    struct plan_options options; /* as requested */
+    const char *suffix;          /* of files, and whether these have parts of tensors: see struct format_ops */
+    bool has_parts;
+    struct plan_item *items; /* of the patterns, each by file, then offset */
+    struct plan_pattern *patterns;
+    size_t pattern_count;    /* one more follows, which only ends the last */
+    uint32_t rank_step;      /* see struct plan_pattern */
+    uint64_t *lengths;       /* of the patterns' files */
+    struct plan_rank *ranks; /* world_size + 1: the last one only ends the files */
     uint32_t world_size;
+    size_t item_count, file_count;                              /* of all ranks */
+    uint32_t most_files;                                        /* of one rank */
     uint64_t payload_bytes;                                     /* of all items */
     uint64_t rank_bytes_min, rank_bytes_median, rank_bytes_max; /* payload written by each rank */
     uint64_t bound_bytes;                                       /* lower bound of the maximum, see above */
     double imbalance;                                           /* max / mean */
     double imbalance_vs_bound;                                  /* max / bound */
     uint64_t compute_ns;
-    uint32_t payload_alignment; /* as requested */
-    uint64_t digest;            /* of everything above except times */
+    uint64_t digest; /* of everything above except times */
 };
 
 int plan_compute(const struct layout *layout, const struct plan_options *options, struct plan **plan,
                  struct cb_err *err) CB_MUST_CHECK;
 void plan_free(struct plan *plan);
+
+/* The number of items of a rank, and each of them: by file, then offset. A rank beyond the layout has none. */
+size_t plan_rank_items(const struct plan *plan, uint32_t rank);
+struct plan_item plan_item_at(const struct plan *plan, uint32_t rank, size_t index);
+/* All items of a rank, or of a file; free *items with free(). */
+int plan_items_of_rank(const struct plan *plan, uint32_t rank, struct plan_item **items, size_t *count,
+                       struct cb_err *err) CB_MUST_CHECK;
+int plan_items_of_file(const struct plan *plan, uint32_t file, struct plan_item **items, size_t *count,
+                       struct cb_err *err) CB_MUST_CHECK;
+
+#define PLAN_NAME_BYTES (PLAN_PREFIXES_BYTES + 64)
+void plan_file_name(const struct plan *plan, uint32_t file, char name[PLAN_NAME_BYTES]); /* "__0_0.distcp" */
+uint64_t plan_file_length(const struct plan *plan, uint32_t file);
+uint32_t plan_file_rank(const struct plan *plan, uint32_t file); /* the rank that creates it */
 
 /* Everything that determines a plan: names, shapes, types, placements, mesh, the lengths of small objects, and the
  * options. Equal keys mean equal plans, since the key is a SHA-256 of these and the plan a pure function of them.

@@ -37,7 +37,6 @@ struct conversion {
     struct convert_result *result;
     struct store *target;
     struct done *files; /* one per file of the plan */
-    size_t *first;      /* first item of each file */
     char identity[32];  /* of source, plan and format */
     uint64_t save_id;   /* of the target; the claim keeps it for the attempt that continues */
     struct read_ledger ledger;
@@ -81,10 +80,12 @@ static int write_claim(struct conversion *self, struct cb_err *err)
     json_member_text(&json, "save", save);
     json_write_key(&json, "done");
     json_write_begin_object(&json);
-    for (size_t i = 0; i < self->job->plan->file_count; i++) {
+    for (uint32_t i = 0; i < self->job->plan->file_count; i++) {
+        char name[PLAN_NAME_BYTES];
         if (!self->files[i].done)
             continue;
-        json_write_key(&json, self->job->plan->files[i].name);
+        plan_file_name(self->job->plan, i, name);
+        json_write_key(&json, name);
         json_write_u64(&json, self->files[i].crc);
     }
     json_write_end_object(&json);
@@ -98,29 +99,29 @@ static int write_claim(struct conversion *self, struct cb_err *err)
 }
 
 /* Whether a file that the claim lists as done is unchanged. */
-static int check_kept(struct conversion *self, size_t file, uint32_t crc, bool *right)
+static int check_kept(struct conversion *self, uint32_t file, const char *name, uint32_t crc, bool *right)
 {
-    const struct plan_file *planned = &self->job->plan->files[file];
+    uint64_t planned = plan_file_length(self->job->plan, file);
     struct store_object *object;
     uint64_t length = 0;
     uint32_t found = 0;
     *right = false;
-    int code = store_open_read(self->target, planned->name, &object, &length, self->err);
+    int code = store_open_read(self->target, name, &object, &length, self->err);
     if (code == CB_ERR_NOT_FOUND)
         return 0;
     if (code)
         return code;
     unsigned char *block = malloc(self->block_bytes);
     if (!block)
-        code = alloc_fail(self->err, "to look at %s", planned->name);
-    for (uint64_t done = 0; length == planned->length && done < length && !code;) {
+        code = alloc_fail(self->err, "to look at %s", name);
+    for (uint64_t done = 0; length == planned && done < length && !code;) {
         uint64_t bytes = length - done < self->block_bytes ? length - done : self->block_bytes;
         code = store_read_at(self->target, object, done, block, bytes, NULL, NULL, self->err);
         if (!code)
             found = crc32c(found, block, bytes);
         done += bytes;
     }
-    *right = !code && length == planned->length && found == crc;
+    *right = !code && length == planned && found == crc;
     free(block);
     store_close(self->target, object);
     return code;
@@ -128,11 +129,13 @@ static int check_kept(struct conversion *self, size_t file, uint32_t crc, bool *
 
 static int keep_file(struct conversion *self, const char *name, uint64_t crc)
 {
-    for (size_t i = 0; i < self->job->plan->file_count; i++) {
+    for (uint32_t i = 0; i < self->job->plan->file_count; i++) {
+        char planned[PLAN_NAME_BYTES];
         bool right;
-        if (strcmp(self->job->plan->files[i].name, name) != 0)
+        plan_file_name(self->job->plan, i, planned);
+        if (strcmp(planned, name) != 0)
             continue;
-        int code = check_kept(self, i, (uint32_t)crc, &right);
+        int code = check_kept(self, i, name, (uint32_t)crc, &right);
         if (!code && right) {
             self->files[i] = (struct done){true, (uint32_t)crc};
             self->result->files_kept++;
@@ -197,9 +200,11 @@ static bool is_complete(struct conversion *self)
 static int remove_unfinished(struct conversion *self)
 {
     int code = 0;
-    for (size_t i = 0; i < self->job->plan->file_count && !code; i++) {
+    for (uint32_t i = 0; i < self->job->plan->file_count && !code; i++) {
+        char name[PLAN_NAME_BYTES];
+        plan_file_name(self->job->plan, i, name);
         if (!self->files[i].done)
-            code = store_remove(self->target, self->job->plan->files[i].name, self->err);
+            code = store_remove(self->target, name, self->err);
         if (code == CB_ERR_NOT_FOUND)
             code = 0;
     }
@@ -272,7 +277,7 @@ static int file_done(struct conversion *self, size_t file, uint32_t crc, struct 
     int code = 0;
     pthread_mutex_lock(&self->lock);
     self->files[file] = (struct done){true, crc};
-    self->result->bytes_written += self->job->plan->files[file].length;
+    self->result->bytes_written += plan_file_length(self->job->plan, (uint32_t)file);
     if (clock_monotonic_ns() - self->claimed_ns >= CLAIM_EVERY_NS)
         code = write_claim(self, err);
     pthread_mutex_unlock(&self->lock);
@@ -308,7 +313,7 @@ static int convert_files(struct conversion *self, struct convert_writer *writer,
             break;
         if (self->files[file].done)
             continue;
-        code = convert_file(writer, self->job, self->save_id, reader, (uint32_t)file, self->first[file], &crc, err);
+        code = convert_file(writer, self->job, self->save_id, reader, (uint32_t)file, &crc, err);
         if (!code)
             code = file_done(self, file, crc, err);
     }
@@ -328,8 +333,10 @@ static uint64_t block_of(const struct conversion *self, const struct store *targ
 {
     const struct plan *plan = self->job->plan;
     uint64_t longest = 0;
-    for (size_t i = 0; i < plan->file_count; i++)
-        longest = plan->files[i].length > longest ? plan->files[i].length : longest;
+    for (uint32_t i = 0; i < plan->file_count; i++) {
+        uint64_t length = plan_file_length(plan, i);
+        longest = length > longest ? length : longest;
+    }
     uint64_t part_bytes = store_part_bytes(store_capabilities(target), longest);
     return part_bytes > 0 ? part_bytes : self->block_bytes;
 }
@@ -440,11 +447,8 @@ static int run(struct conversion *self)
 {
     const struct plan *plan = self->job->plan;
     self->files = calloc(plan->file_count + 1, sizeof *self->files);
-    self->first = calloc(plan->file_count + 1, sizeof *self->first);
-    if (!self->files || !self->first)
+    if (!self->files)
         return alloc_fail(self->err, "for %zu files", plan->file_count);
-    for (size_t i = plan->item_count; i-- > 0;)
-        self->first[plan->items[i].file] = i;
     int code = identify(self);
     if (code)
         return code;
@@ -485,7 +489,6 @@ int convert_checkpoint(const struct convert_job *job, struct convert_result *res
         store_free(self.target);
     read_ledger_release(&self.ledger);
     free(self.files);
-    free(self.first);
     return code;
 }
 

@@ -223,7 +223,7 @@ static uint64_t place_of(const struct convert_writer *self)
 }
 
 static int put_item(struct convert_writer *self, const struct convert_job *job, struct stored_reader *reader,
-                    const struct plan_item *item)
+                    const struct plan_item *item, size_t left)
 {
     static const char zeros[4096];
     const struct state_tensor *tensor = layout_tensor(job->layout, item->tensor);
@@ -232,7 +232,7 @@ static int put_item(struct convert_writer *self, const struct convert_job *job, 
     for (uint64_t here = place_of(self); here < item->offset && !code; here = place_of(self))
         code = put(self, zeros, item->offset - here < sizeof zeros ? item->offset - here : sizeof zeros);
     if (!code)
-        code = put_frame(self, format_plan_header(job->format, job->layout, job->plan, item, self->save_id,
+        code = put_frame(self, format_plan_header(job->format, job->layout, job->plan, item, left, self->save_id,
                                                   &self->frame, self->err));
     if (!code && tensor->kind == KIND_BYTES)
         code = put_frame(self, format_bytes_payload(job->format, tensor, self->save_id, &self->frame, self->err));
@@ -259,25 +259,33 @@ static int finish(struct convert_writer *self)
 }
 
 int convert_file(struct convert_writer *self, const struct convert_job *job, uint64_t save_id,
-                 struct stored_reader *reader, uint32_t file, size_t first, uint32_t *crc, struct cb_err *err)
+                 struct stored_reader *reader, uint32_t file, uint32_t *crc, struct cb_err *err)
 {
-    const struct plan_file *planned = &job->plan->files[file];
+    uint64_t length = plan_file_length(job->plan, file);
+    char name[PLAN_NAME_BYTES];
+    struct plan_item *items = NULL;
+    size_t count = 0;
+    plan_file_name(job->plan, file, name);
     self->err = err;
     self->save_id = save_id;
     self->ends = false;
     self->position = 0;
     self->crc = 0;
-    uint64_t part_bytes = store_part_bytes(store_capabilities(self->store), planned->length);
+    uint64_t part_bytes = store_part_bytes(store_capabilities(self->store), length);
     self->block_bytes = part_bytes > 0 ? part_bytes : self->block_bytes;
     self->in_parts = part_bytes > 0;
     self->costly = false;
     for (int i = 0; i < CONVERT_BLOCKS; i++)
         self->blocks[i] = (struct block){.bytes = self->blocks[i].bytes};
-    int code = store_create(self->store, planned->name, planned->length, &self->object, err);
-    if (code)
+    int code = plan_items_of_file(job->plan, file, &items, &count, err);
+    if (!code)
+        code = store_create(self->store, name, length, &self->object, err);
+    if (code) {
+        free(items);
         return code;
-    for (size_t i = first; i < job->plan->item_count && job->plan->items[i].file == file && !code; i++)
-        code = put_item(self, job, reader, &job->plan->items[i]);
+    }
+    for (size_t i = 0; i < count && !code; i++)
+        code = put_item(self, job, reader, &items[i], count - i);
     if (!code)
         code = finish(self);
     if (code) {
@@ -289,6 +297,7 @@ int convert_file(struct convert_writer *self, const struct convert_job *job, uin
         }
     }
     store_close(self->store, self->object);
+    free(items);
     *crc = self->crc;
     return code;
 }

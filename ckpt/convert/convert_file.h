@@ -21,10 +21,8 @@ int convert_writer_new(struct store *store, uint64_t block_bytes, const struct c
                        struct convert_writer **writer, struct cb_err *err) CB_MUST_CHECK;
 void convert_writer_free(struct convert_writer *self);
 
-/* Writes file `file` of the plan completely and finishes it; *crc is the CRC-32C of its bytes. `first` is the file's
- * first item. */
+/* Writes file `file` of the plan completely and finishes it; *crc is the CRC-32C of its bytes. */
 int convert_file(struct convert_writer *self, const struct convert_job *job, uint64_t save_id,
-                 struct stored_reader *reader, uint32_t file, size_t first, uint32_t *crc,
-                 struct cb_err *err) CB_MUST_CHECK;
+                 struct stored_reader *reader, uint32_t file, uint32_t *crc, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -51,6 +51,20 @@ int catalogue_write(const struct stored_checkpoint *checkpoint, struct buf *out,
     return index_end(out, begin, "the catalogue of the checkpoint", err);
 }
 
+static void put_items(struct buf *out, const struct item_groups *groups, bool raw)
+{
+    for (size_t i = 0; i < groups->span_count; i++) {
+        for (uint32_t k = 0; k < groups->spans[i].count; k++) {
+            struct plan_item item = item_span_at(groups->plan, &groups->spans[i], k);
+            struct stored_chunk chunk = {.region = item.region,
+                                         .file = item.file,
+                                         .offset = raw ? item.offset : item.payload_offset,
+                                         .length = raw ? item.length : item.payload_bytes};
+            put_chunk(out, &chunk, raw);
+        }
+    }
+}
+
 /* A catalogue contains values as literals, and only the payloads of items; raw contains whole items. */
 static int write_plan(bool raw, const struct layout *layout, const struct plan *plan, uint64_t save_id, struct buf *out,
                       struct cb_err *err)
@@ -60,9 +74,10 @@ static int write_plan(bool raw, const struct layout *layout, const struct plan *
     int rc = item_groups_init(&groups, plan, tensors, err);
     if (rc)
         return rc;
-    for (size_t i = 0; i < tensors; i++) {
+    for (uint32_t i = 0; i < tensors && !rc; i++) {
+        rc = item_groups_select(&groups, i, err);
         if (raw || layout_tensor(layout, i)->kind != KIND_BYTES)
-            chunks += groups.first[i + 1] - groups.first[i];
+            chunks += item_groups_count(&groups);
     }
     index_put_head(out, raw ? &raw_form : &catalogue_form, save_id);
     if (!raw) {
@@ -70,32 +85,35 @@ static int write_plan(bool raw, const struct layout *layout, const struct plan *
         index_put_u32(out, true);
     }
     index_put_counts(out, tensors, chunks, plan->file_count);
-    for (size_t i = 0; i < tensors; i++) {
+    for (uint32_t i = 0; i < tensors && !rc; i++) {
         const struct state_tensor *tensor = layout_tensor(layout, i);
+        rc = item_groups_select(&groups, i, err);
         bool is_bytes = tensor->kind == KIND_BYTES;
         struct stored_tensor stored = {.fqn = (char *)tensor->fqn,
                                        .is_bytes = is_bytes,
                                        .dtype = tensor->dtype,
                                        .dims = tensor->dims,
-                                       .chunk_count = is_bytes && !raw ? 0 : groups.first[i + 1] - groups.first[i],
+                                       .chunk_count = is_bytes && !raw ? 0 : (uint32_t)item_groups_count(&groups),
                                        .literal = (char *)tensor->literal,
                                        .path = (char *)tensor->path};
         memcpy(stored.shape, tensor->shape, sizeof stored.shape);
         put_tensor(out, &stored, raw);
     }
-    for (uint32_t i = 0; i < groups.first[tensors]; i++) {
-        const struct plan_item *item = &plan->items[groups.order[i]];
-        struct stored_chunk chunk = {.region = item->region,
-                                     .file = item->file,
-                                     .offset = raw ? item->offset : item->payload_offset,
-                                     .length = raw ? item->length : item->payload_bytes};
-        if (raw || layout_tensor(layout, item->tensor)->kind != KIND_BYTES)
-            put_chunk(out, &chunk, raw);
+    for (uint32_t i = 0; i < tensors && !rc; i++) {
+        rc = item_groups_select(&groups, i, err);
+        if (!rc && (raw || layout_tensor(layout, i)->kind != KIND_BYTES))
+            put_items(out, &groups, raw);
     }
-    for (size_t i = 0; i < plan->file_count; i++)
-        index_put_text(out, plan->files[i].name);
+    for (uint32_t i = 0; i < plan->file_count; i++) {
+        char name[PLAN_NAME_BYTES];
+        plan_file_name(plan, i, name);
+        index_put_text(out, name);
+    }
     item_groups_release(&groups);
-    return index_end(out, begin, raw ? "the index of the checkpoint" : "the catalogue of the checkpoint", err);
+    if (rc)
+        out->len = begin;
+    return rc ? rc
+              : index_end(out, begin, raw ? "the index of the checkpoint" : "the catalogue of the checkpoint", err);
 }
 
 int catalogue_write_plan(const struct layout *layout, const struct plan *plan, const char *checkpoint_id,

@@ -235,7 +235,15 @@ struct writer {
     uint32_t layout_memo, format_memo;  /* torch.strided and the memory format */
     uint32_t *fqns, *files;             /* memo of each tensor's name and file's name */
     struct item_groups groups;
+    int code; /* of selecting a tensor */
+    struct cb_err *err;
 };
+
+static bool select_tensor(struct writer *self, uint32_t tensor)
+{
+    self->code = item_groups_select(&self->groups, tensor, self->err);
+    return self->code == 0;
+}
 
 /* Reserves `bytes`; done() returns the unused rest. */
 static bool reserve(struct writer *self, size_t bytes)
@@ -353,6 +361,15 @@ static void push_chunk(struct writer *self, const struct region *region)
 #define TENSOR_ROOM 1200 /* bytes of opcodes except names, including the first use of every constant */
 #define CHUNK_ROOM 600
 
+static void write_chunks(struct writer *self, const struct item_span *span)
+{
+    for (uint32_t k = 0; k < span->count && reserve(self, CHUNK_ROOM); k++) {
+        struct plan_item item = item_span_at(self->plan, span, k);
+        push_chunk(self, &item.region);
+        done(self);
+    }
+}
+
 static void write_tensor(struct writer *self, uint32_t index)
 {
     const struct state_tensor *tensor = layout_tensor(self->layout, index);
@@ -374,12 +391,8 @@ static void write_tensor(struct writer *self, uint32_t index)
     push(self, K_CHUNKS);
     op(self, "](");
     done(self);
-    for (uint32_t i = self->groups.first[index]; i < self->groups.first[index + 1]; i++) {
-        if (!reserve(self, CHUNK_ROOM))
-            return;
-        push_chunk(self, &self->plan->items[self->groups.order[i]].region);
-        done(self);
-    }
+    for (size_t i = 0; i < self->groups.span_count; i++)
+        write_chunks(self, &self->groups.spans[i]);
     if (!reserve(self, 8))
         return;
     op(self, "eub");
@@ -388,7 +401,9 @@ static void write_tensor(struct writer *self, uint32_t index)
 
 static void write_index_and_info(struct writer *self, uint32_t tensor, uint32_t number, const struct plan_item *item)
 {
-    const char *file = self->plan->files[item->file].name;
+    char file[PLAN_NAME_BYTES] = "";
+    if (self->files[item->file] == NOT_YET)
+        plan_file_name(self->plan, item->file, file);
     if (!reserve(self, CHUNK_ROOM + TENSOR_ROOM + strlen(file)))
         return;
     push(self, G_INDEX);
@@ -507,6 +522,20 @@ static void batch(struct writer *self, size_t *pairs)
         write_opcodes(self, "u(");
 }
 
+/* Where the items of the selected tensor are. */
+static void write_places(struct writer *self, uint32_t tensor, size_t *pairs)
+{
+    uint32_t number = 0;
+    for (size_t i = 0; i < self->groups.span_count; i++) {
+        const struct item_span *span = &self->groups.spans[i];
+        for (uint32_t k = 0; k < span->count; k++) {
+            struct plan_item item = item_span_at(self->plan, span, k);
+            write_index_and_info(self, tensor, number++, &item);
+            batch(self, pairs);
+        }
+    }
+}
+
 static void write_storage_meta(struct writer *self, const char *checkpoint_id, uint64_t save_id)
 {
     char text[SAVE_ID_TEXT_BYTES];
@@ -543,7 +572,7 @@ static void write_all(struct writer *self, const char *checkpoint_id, uint64_t s
     push_text(self, "state_dict_metadata");
     op(self, "}(");
     done(self);
-    for (uint32_t i = 0; i < tensors; i++) {
+    for (uint32_t i = 0; i < tensors && select_tensor(self, i); i++) {
         write_tensor(self, i);
         batch(self, &pairs);
     }
@@ -557,12 +586,8 @@ static void write_all(struct writer *self, const char *checkpoint_id, uint64_t s
     write_opcodes(self, "u");
     write_key(self, "storage_data");
     write_opcodes(self, "}(");
-    for (uint32_t i = 0; i < tensors; i++) {
-        for (uint32_t k = self->groups.first[i]; k < self->groups.first[i + 1]; k++) {
-            write_index_and_info(self, i, k - self->groups.first[i], &self->plan->items[self->groups.order[k]]);
-            batch(self, &pairs);
-        }
-    }
+    for (uint32_t i = 0; i < tensors && select_tensor(self, i); i++)
+        write_places(self, i, &pairs);
     write_opcodes(self, "u");
     write_storage_meta(self, checkpoint_id, save_id);
     write_key(self, "version");
@@ -574,7 +599,8 @@ int dcp_write_metadata(const struct layout *layout, const struct plan *plan, con
                        uint64_t save_id, struct buf *out, struct cb_err *err)
 {
     size_t tensors = layout_tensor_count(layout);
-    struct writer writer = {.out = out, .layout = layout, .plan = plan, .layout_memo = NOT_YET, .format_memo = NOT_YET};
+    struct writer writer = {
+        .out = out, .layout = layout, .plan = plan, .layout_memo = NOT_YET, .format_memo = NOT_YET, .err = err};
     memset(writer.constants, 0xff, sizeof writer.constants);
     memset(writer.properties, 0xff, sizeof writer.properties);
     size_t begin = out->len;
@@ -591,7 +617,7 @@ int dcp_write_metadata(const struct layout *layout, const struct plan *plan, con
     memset(writer.fqns, 0xff, tensors * sizeof *writer.fqns);
     memset(writer.files, 0xff, plan->file_count * sizeof *writer.files);
     write_all(&writer, checkpoint_id, save_id);
-    code = buf_check(out, "the metadata of the checkpoint", err);
+    code = writer.code ? writer.code : buf_check(out, "the metadata of the checkpoint", err);
 out:
     if (code)
         out->len = begin;

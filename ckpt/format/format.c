@@ -106,22 +106,25 @@ int format_item_header(enum plan_format format, const struct state_tensor *tenso
 }
 
 int format_plan_header(enum plan_format format, const struct layout *layout, const struct plan *plan,
-                       const struct plan_item *item, uint64_t save_id, struct buf *out, struct cb_err *err)
+                       const struct plan_item *items, size_t count, uint64_t save_id, struct buf *out,
+                       struct cb_err *err)
 {
     if (!formats[format]->has_file_headers)
-        return format_item_header(format, layout_tensor(layout, item->tensor), item, save_id, out, err);
-    const struct plan_item *end = item;
-    while (end < plan->items + plan->item_count && end->file == item->file)
-        end++;
-    uint64_t bytes = item->payload_offset - item->offset;
+        return format_item_header(format, layout_tensor(layout, items->tensor), items, save_id, out, err);
+    size_t of_file = 1;
+    while (of_file < count && items[of_file].file == items->file)
+        of_file++;
+    uint64_t bytes = items->payload_offset - items->offset;
     if (bytes == 0)
         return 0; /* not the first of its file */
     size_t begin = out->len;
-    int code = safetensors_put_header(layout, item, (size_t)(end - item), formats[format]->has_parts,
-                                      plan->payload_alignment, save_id, out, err);
-    if (!code && out->len - begin != bytes)
-        code = cb_fail(err, CB_ERR_INTERNAL, "the header of %s has another length than planned",
-                       plan->files[item->file].name);
+    int code = safetensors_put_header(layout, items, of_file, formats[format]->has_parts,
+                                      plan->options.payload_alignment, save_id, out, err);
+    if (!code && out->len - begin != bytes) {
+        char name[PLAN_NAME_BYTES];
+        plan_file_name(plan, items->file, name);
+        code = cb_fail(err, CB_ERR_INTERNAL, "the header of %s has another length than planned", name);
+    }
     return code;
 }
 

@@ -43,9 +43,10 @@ int format_item_header(enum plan_format format, const struct state_tensor *tenso
                        uint64_t save_id, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 int format_item_trailer(enum plan_format format, const struct state_tensor *tensor, const struct plan_item *item,
                         uint64_t save_id, uint32_t crc, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
-/* The header of an item of a plan; for the first item of a file including the file's header. */
+/* The header of items[0] of a plan; for the first item of a file including the file's header. The others of the file
+ * follow it. */
 int format_plan_header(enum plan_format format, const struct layout *layout, const struct plan *plan,
-                       const struct plan_item *item, uint64_t save_id, struct buf *out,
+                       const struct plan_item *items, size_t count, uint64_t save_id, struct buf *out,
                        struct cb_err *err) CB_MUST_CHECK;
 /* The payload of a bytes item: a complete torch.save of its literal. */
 int format_bytes_payload(enum plan_format format, const struct state_tensor *tensor, uint64_t save_id, struct buf *out,

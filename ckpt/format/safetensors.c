@@ -166,11 +166,16 @@ int safetensors_put_index(const struct layout *layout, const struct plan *plan, 
     json_write_end_object(&json);
     json_write_key(&json, "weight_map");
     json_write_begin_object(&json);
-    for (size_t i = 0; i < plan->item_count; i++) {
-        if (is_value(layout, &plan->items[i]))
-            continue;
-        json_write_key(&json, layout_tensor(layout, plan->items[i].tensor)->fqn);
-        json_write_text(&json, plan->files[plan->items[i].file].name);
+    for (uint32_t rank = 0; rank < plan->world_size; rank++) {
+        for (size_t i = 0; i < plan_rank_items(plan, rank); i++) {
+            struct plan_item item = plan_item_at(plan, rank, i);
+            char name[PLAN_NAME_BYTES];
+            if (is_value(layout, &item))
+                continue;
+            plan_file_name(plan, item.file, name);
+            json_write_key(&json, layout_tensor(layout, item.tensor)->fqn);
+            json_write_text(&json, name);
+        }
     }
     json_write_end_object(&json);
     json_write_end_object(&json);

@@ -44,15 +44,17 @@ static int bound_of_groups(const struct planner *self, unsigned roles, uint64_t 
     for (uint32_t rank = 0; rank < mesh->world_size; rank++) {
         uint32_t coordinate[AXIS_ROLES];
         mesh_coordinates(mesh, rank, coordinate);
-        bytes[mesh_index(mesh, roles, coordinate)] += self->loads[rank];
+        bytes[mesh_index(mesh, roles, coordinate)] += self->loads[planner_planned(self, rank)];
     }
     for (size_t i = 0; i < self->line_count; i++) {
         const struct line *line = &self->lines[i];
         bool leaves = false; /* the line's ranks are in several groups */
         for (unsigned role = 0; role < AXIS_ROLES; role++)
             leaves |= (roles & (1u << role)) && mesh->size[role] > 1 && line->set.count[role] > 1;
-        if (!leaves)
-            bytes[mesh_index(mesh, roles, line->set.begin)] += line->bytes;
+        uint32_t begin[AXIS_ROLES], alike = leaves ? 0 : planner_alike(self, line->set.begin);
+        memcpy(begin, line->set.begin, sizeof begin);
+        for (uint32_t k = 0; k < alike; k++, begin[AXIS_FSDP]++)
+            bytes[mesh_index(mesh, roles, begin)] += line->bytes;
     }
     for (uint32_t i = 0; i < groups; i++) {
         uint64_t mean = (bytes[i] + members - 1) / members;
@@ -160,7 +162,7 @@ static int assign_between(const struct cutter *self, struct cut from, struct cut
             region.offset[dim] += begin;
             region.size[dim] = end - begin;
         }
-        code = planner_assign(self->planner, rank, unit->tensor, &region, err);
+        code = planner_assign(self->planner, rank, unit->tensor, &region, unit->row_step, err);
     }
     return code;
 }
@@ -283,7 +285,7 @@ int planner_lowest_rank(struct planner *self, struct cb_err *err)
                 rank = holder < rank ? holder : rank;
             }
         }
-        code = planner_assign(self, rank, unit->tensor, &unit->region, err);
+        code = planner_assign(self, rank, unit->tensor, &unit->region, unit->row_step, err);
     }
     return code;
 }
@@ -311,7 +313,7 @@ static int give(struct planner *self, const struct unit *unit, uint32_t *ranks, 
         if (self->loads[ranks[i]] < self->loads[least])
             least = ranks[i];
     }
-    return planner_assign(self, least, unit->tensor, &unit->region, err);
+    return planner_assign(self, least, unit->tensor, &unit->region, unit->row_step, err);
 }
 
 int planner_give_whole(struct planner *self, struct cb_err *err)

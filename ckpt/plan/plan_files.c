@@ -1,4 +1,4 @@
-/* Decides where items are written: their order, files, names and offsets. */
+/* Decides where items are written: their order, files and offsets. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,24 +8,23 @@
 #include "ckpt/plan/plan_internal.h"
 #include "core/alloc.h"
 
-/* Groups the items by rank, and records where each rank's begin. */
-static int gather_by_rank(const struct planner *planner, struct plan *plan, struct cb_err *err)
+/* Groups the items by rank, and records where those of each planned rank begin, in `first` (world_size + 2). */
+static int gather_by_rank(const struct planner *planner, struct plan *plan, size_t *first, struct cb_err *err)
 {
     size_t count = planner->assignment_count;
     plan->items = calloc(count + 1, sizeof *plan->items);
-    plan->first_item = calloc((size_t)plan->world_size + 2, sizeof *plan->first_item);
-    if (!plan->items || !plan->first_item)
+    if (!plan->items)
         return alloc_fail(err, "for a plan of %zu items", count);
-    size_t *next = plan->first_item + 1; /* while filling, next[r] is the position of rank r's next item */
+    size_t *next = first + 1; /* while filling, next[r] is the position of rank r's next item */
     for (size_t i = 0; i < count; i++)
         next[planner->assignments[i].rank + 1]++;
     for (uint32_t rank = 1; rank < plan->world_size; rank++)
         next[rank] += next[rank - 1];
     for (size_t i = 0; i < count; i++) {
         const struct assignment *from = &planner->assignments[i];
-        plan->items[next[from->rank]++] = (struct plan_item){.tensor = from->tensor, .region = from->region};
+        plan->items[next[from->rank]++] =
+            (struct plan_item){.tensor = from->tensor, .region = from->region, .row_step = from->row_step};
     }
-    plan->item_count = count;
     return 0;
 }
 
@@ -85,66 +84,22 @@ static int sort_in_layers(struct plan_item *items, size_t count, struct cb_err *
     return code;
 }
 
-/* --- names; in an object store the varying part comes first, to spread them over its partitions --- */
-
-/* Element `index` modulo their number of "a+b+c". */
-static void pick(const char *list, uint32_t index, char *folder, size_t room)
-{
-    uint32_t count = 1;
-    for (const char *c = list; *c; c++)
-        count += *c == '+';
-    for (index %= count; index > 0; index--)
-        list = strchr(list, '+') + 1;
-    snprintf(folder, room, "%.*s/", (int)strcspn(list, "+"), list);
-}
-
-/* The digits of the rank, the last first, as many as the highest rank has. */
-static void reverse_digits(uint32_t rank, uint32_t ranks, uint32_t base, char *folder)
-{
-    static const char digits[] = "0123456789abcdef";
-    uint32_t highest = ranks > 1 ? ranks - 1 : 1;
-    for (; highest > 0; highest /= base, rank /= base)
-        *folder++ = digits[rank % base];
-    *folder++ = '/';
-    *folder = '\0';
-}
-
-void plan_prefix(const struct plan_options *options, uint32_t rank, uint32_t ranks, char folder[PLAN_PREFIX_BYTES])
-{
-    folder[0] = '\0';
-    if (options->prefix == PREFIX_ROUND_ROBIN)
-        pick(options->prefixes, rank, folder, PLAN_PREFIX_BYTES);
-    else if (options->prefix == PREFIX_BINARY || options->prefix == PREFIX_HEX)
-        reverse_digits(rank, ranks, options->prefix == PREFIX_HEX ? 16 : 2, folder);
-}
-
 /* --- files and offsets --- */
 
-/* State while files and offsets are assigned. */
+/* State while files and offsets of a pattern are assigned. */
 struct placer {
     const struct planner *planner;
     const struct plan_options *options;
     struct plan *plan;
-    uint32_t rank_file; /* files of this rank so far */
+    size_t first_length, length_count; /* of the files of this pattern; the count includes those of earlier ones */
 };
 
-/* Names of safetensors contain the number of files: name_safetensors(). */
-static int open_file(struct placer *self, uint32_t rank, struct cb_err *err)
+static int open_file(struct placer *self, struct cb_err *err)
 {
-    struct plan *plan = self->plan;
-    char *name = NULL, folder[PLAN_PREFIX_BYTES];
-    int code = alloc_grow(&plan->files, plan->file_count, sizeof *plan->files, err);
-    if (code)
-        return code;
-    plan_prefix(self->options, rank, plan->world_size, folder);
-    if (self->options->fanout)
-        snprintf(folder, sizeof folder, "d%05u/", (uint32_t)(plan->file_count % self->options->fanout));
-    const char *suffix = format_ops_of(self->options->format)->suffix;
-    if (suffix && asprintf(&name, "%s__%u_%u.%s", folder, rank, self->rank_file, suffix) < 0)
-        return alloc_fail(err, "for a plan of %zu files", plan->file_count);
-    plan->files[plan->file_count++] = (struct plan_file){.name = name, .rank = rank};
-    self->rank_file++;
-    return 0;
+    int code = alloc_grow(&self->plan->lengths, self->length_count, sizeof *self->plan->lengths, err);
+    if (!code)
+        self->plan->lengths[self->length_count++] = 0;
+    return code;
 }
 
 /* safetensors: the header, whose length follows from all items of the file, goes before the first of them. */
@@ -165,99 +120,64 @@ static int close_file(struct placer *self, struct plan_item *items, size_t count
             items[i].offset += header.len;
     }
     if (!code)
-        self->plan->files[items[0].file].length += header.len;
+        self->plan->lengths[self->length_count - 1] += header.len;
     buf_release(&header);
     return code;
-}
-
-/* Names that contain the number of files, as other readers expect. */
-static int name_safetensors(struct placer *self, struct cb_err *err)
-{
-    struct plan *plan = self->plan;
-    uint32_t index = 0, most = 0;
-    bool parts = format_ops_of(self->options->format)->has_parts;
-    for (int pass = 0; pass < 2; pass++) {
-        for (size_t i = 0; i < plan->file_count; i++) {
-            struct plan_file *file = &plan->files[i];
-            index = parts && i > 0 && file->rank != plan->files[i - 1].rank ? 1 : i == 0 ? 1 : index + 1;
-            most = index > most ? index : most;
-            if (pass == 0)
-                continue;
-            int written = parts ? asprintf(&file->name, "shard-%05u-model-%05u-of-%05u" SAFETENSORS_SUFFIX,
-                                           file->rank + 1, index, most)
-                                : asprintf(&file->name, "model-%05u-of-%05u" SAFETENSORS_SUFFIX, index, most);
-            if (written < 0) {
-                file->name = NULL;
-                return alloc_fail(err, "for a plan of %zu files", plan->file_count);
-            }
-        }
-    }
-    return 0;
 }
 
 /* Puts the item at the end of the last file. */
 static int place_item(struct placer *self, struct plan_item *item, struct cb_err *err)
 {
-    struct plan *plan = self->plan;
-    struct plan_file *file = &plan->files[plan->file_count - 1];
+    uint64_t *length = &self->plan->lengths[self->length_count - 1];
     struct item_frame frame = {0};
     const struct state_tensor *tensor = &self->planner->layout->tensors[item->tensor];
-    int code = format_item_frame(self->options->format, tensor, &item->region, file->length,
+    int code = format_item_frame(self->options->format, tensor, &item->region, *length,
                                  self->options->payload_alignment, &frame, err);
     if (code)
         return cb_context(err, "planning %s", tensor->fqn);
-    item->file = (uint32_t)(plan->file_count - 1);
-    item->offset = file->length;
+    item->file = (uint32_t)(self->length_count - 1 - self->first_length);
+    item->offset = *length;
     item->payload_offset = item->offset + frame.header_bytes;
     item->payload_bytes = frame.payload_bytes;
     item->length = frame.header_bytes + frame.payload_bytes + frame.trailer_bytes;
-    file->length += item->length;
-    plan->payload_bytes += item->payload_bytes;
+    *length += item->length;
     return 0;
 }
 
-/* Whether the item begins a file: `share` of the rank's `total` bytes precede it. */
+/* Whether the item begins a file: `before` of the rank's `total` bytes precede it. */
 static bool starts_file(const struct placer *self, const struct plan_item *item, size_t index, uint64_t before,
                         uint64_t total)
 {
     const struct state_tensor *tensors = self->planner->layout->tensors;
-    if (self->options->files == FILES_SHARED)
-        return self->plan->file_count == 0;
-    if (index == 0 || self->options->files == FILES_PER_ITEM)
+    if (index == 0)
         return true;
+    if (self->options->files != FILES_PER_RANK)
+        return self->options->files == FILES_PER_ITEM;
     const struct state_tensor *tensor = &tensors[item->tensor], *before_it = &tensors[item[-1].tensor];
     if (tensor->file_group != before_it->file_group)
         return true;
     if (format_ops_of(self->options->format)->has_parts && before_it->kind != KIND_BYTES &&
         item->tensor <= item[-1].tensor)
         return true; /* the item belongs to another layer */
-    uint64_t files = self->options->files_per_rank;
-    return files > 1 && self->rank_file < files && before >= total / files * self->rank_file;
+    uint64_t files = self->options->files_per_rank, opened = self->length_count - self->first_length;
+    return files > 1 && opened < files && before >= total / files * opened;
 }
 
-static int place_rank(struct placer *self, uint32_t rank, struct cb_err *err)
+static int place_pattern(struct placer *self, uint32_t rank, struct plan_item *items, size_t count, struct cb_err *err)
 {
-    struct plan *plan = self->plan;
-    struct plan_item *items = plan->items + plan->first_item[rank];
-    size_t count = plan->first_item[rank + 1] - plan->first_item[rank];
     uint64_t total = self->planner->loads[rank], before = 0;
     int code = 0;
     sort_items(self->planner->layout, items, count);
     if (format_ops_of(self->options->format)->has_parts)
         code = sort_in_layers(items, count, err);
-    self->rank_file = 0;
+    self->first_length = self->length_count;
     size_t first = 0; /* of the file's items */
-    if (count > 0 && plan->file_count > 0 && self->options->files == FILES_SHARED) {
-        uint64_t mask = self->options->payload_alignment - 1;
-        struct plan_file *file = &plan->files[0];
-        file->length = (file->length + mask) & ~mask; /* two ranks never share a block */
-    }
     for (size_t i = 0; i < count && !code; i++) {
         if (starts_file(self, &items[i], i, before, total)) {
             code = close_file(self, items + first, i - first, err);
             first = i;
             if (!code)
-                code = open_file(self, rank, err);
+                code = open_file(self, err);
         }
         if (!code)
             code = place_item(self, &items[i], err);
@@ -266,11 +186,81 @@ static int place_rank(struct placer *self, uint32_t rank, struct cb_err *err)
     return code ? code : close_file(self, items + first, count - first, err);
 }
 
+/* Places the items of each planned rank; `first` is from gather_by_rank. */
+static int place_patterns(struct placer *self, const size_t *first, struct cb_err *err)
+{
+    struct plan *plan = self->plan;
+    int code = 0;
+    for (uint32_t rank = 0; rank < plan->world_size && !code; rank++) {
+        uint32_t planned = planner_planned(self->planner, rank);
+        if (planned != rank) {
+            plan->ranks[rank].pattern = plan->ranks[planned].pattern;
+            plan->patterns[plan->ranks[rank].pattern].count++;
+            continue;
+        }
+        code = alloc_grow(&plan->patterns, plan->pattern_count, sizeof *plan->patterns, err);
+        if (code)
+            return code;
+        plan->ranks[rank].pattern = (uint32_t)plan->pattern_count;
+        plan->patterns[plan->pattern_count++] = (struct plan_pattern){
+            .rank = rank, .count = 1, .first_item = first[rank], .first_length = self->length_count};
+        code = place_pattern(self, rank, plan->items + first[rank], first[rank + 1] - first[rank], err);
+    }
+    if (!code)
+        code = alloc_grow(&plan->patterns, plan->pattern_count, sizeof *plan->patterns, err);
+    if (!code)
+        plan->patterns[plan->pattern_count] = (struct plan_pattern){
+            .rank = plan->world_size, .first_item = first[plan->world_size], .first_length = self->length_count};
+    return code;
+}
+
+/* Numbers the files of all ranks. A shared file is created by the first rank with items; two ranks never share a block
+ * of it. */
+static void place_ranks(struct plan *plan)
+{
+    bool shared = plan->options.files == FILES_SHARED;
+    uint64_t end = 0, mask = plan->options.payload_alignment - 1;
+    for (uint32_t rank = 0; rank < plan->world_size; rank++) {
+        struct plan_rank *place = &plan->ranks[rank];
+        const struct plan_pattern *pattern = &plan->patterns[place->pattern];
+        uint32_t files = (uint32_t)(pattern[1].first_length - pattern->first_length);
+        place->first_file = (uint32_t)plan->file_count;
+        plan->most_files = files > plan->most_files ? files : plan->most_files;
+        plan->file_count += shared && plan->file_count > 0 ? 0 : files;
+        if (shared && files > 0) {
+            place->first_byte = (end + mask) & ~mask;
+            end = place->first_byte + plan->lengths[pattern->first_length];
+        }
+    }
+    plan->ranks[plan->world_size] = (struct plan_rank){.first_file = (uint32_t)plan->file_count, .first_byte = end};
+}
+
+/* Counts the items of all ranks. */
+static void count_items(struct plan *plan)
+{
+    for (size_t i = 0; i < plan->pattern_count; i++) {
+        const struct plan_pattern *pattern = &plan->patterns[i];
+        plan->item_count += (pattern[1].first_item - pattern->first_item) * pattern->count;
+        for (size_t k = pattern->first_item; k < pattern[1].first_item; k++)
+            plan->payload_bytes += plan->items[k].payload_bytes * pattern->count;
+    }
+}
+
 int plan_place(const struct planner *planner, const struct plan_options *options, struct plan *plan, struct cb_err *err)
 {
     struct placer placer = {.planner = planner, .options = options, .plan = plan};
-    int code = gather_by_rank(planner, plan, err);
-    for (uint32_t rank = 0; rank < plan->world_size && !code; rank++)
-        code = place_rank(&placer, rank, err);
-    return code || !is_safetensors(options) ? code : name_safetensors(&placer, err);
+    size_t *first = calloc((size_t)plan->world_size + 2, sizeof *first);
+    plan->ranks = calloc((size_t)plan->world_size + 1, sizeof *plan->ranks);
+    plan->rank_step = planner->layout->mesh.stride[AXIS_FSDP];
+    int code = first && plan->ranks ? 0 : alloc_fail(err, "to plan for %u ranks", plan->world_size);
+    if (!code)
+        code = gather_by_rank(planner, plan, first, err);
+    if (!code)
+        code = place_patterns(&placer, first, err);
+    if (!code) {
+        place_ranks(plan);
+        count_items(plan);
+    }
+    free(first);
+    return code;
 }

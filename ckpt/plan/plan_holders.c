@@ -12,14 +12,14 @@ uint64_t planner_bytes(const struct planner *self, uint32_t tensor, const struct
     return region_elements(region) * dtype_bytes(self->layout->tensors[tensor].dtype);
 }
 
-int planner_assign(struct planner *self, uint32_t rank, uint32_t tensor, const struct region *region,
+int planner_assign(struct planner *self, uint32_t rank, uint32_t tensor, const struct region *region, uint64_t row_step,
                    struct cb_err *err)
 {
     int code = alloc_grow(&self->assignments, self->assignment_count, sizeof *self->assignments, err);
     if (code)
         return code;
     self->assignments[self->assignment_count++] =
-        (struct assignment){.rank = rank, .tensor = tensor, .region = *region};
+        (struct assignment){.rank = rank, .tensor = tensor, .region = *region, .row_step = row_step};
     self->loads[rank] += planner_bytes(self, tensor, region);
     return 0;
 }
@@ -80,19 +80,20 @@ static int find_line(struct planner *self, const struct holders *set, uint32_t *
 }
 
 static int add_unit(struct planner *self, uint32_t line, uint32_t tensor, const struct region *region,
-                    struct cb_err *err)
+                    uint64_t row_step, struct cb_err *err)
 {
     int code = alloc_grow(&self->units, self->unit_count, sizeof *self->units, err);
     if (code)
         return code;
-    self->units[self->unit_count++] = (struct unit){.tensor = tensor, .line = line, .region = *region};
+    self->units[self->unit_count++] =
+        (struct unit){.tensor = tensor, .line = line, .region = *region, .row_step = row_step};
     self->lines[line].bytes += planner_bytes(self, tensor, region);
     return 0;
 }
 
 /* Regions that all ranks of a set hold: assigned immediately if the set is a single rank. */
 static int add_regions(struct planner *self, const struct holders *set, uint32_t tensor, const struct region *regions,
-                       uint32_t count, struct cb_err *err)
+                       uint32_t count, uint64_t row_step, struct cb_err *err)
 {
     int code = 0;
     if (count == 0)
@@ -100,13 +101,13 @@ static int add_regions(struct planner *self, const struct holders *set, uint32_t
     if (set_size(set) == 1) {
         uint32_t rank = mesh_rank(&self->layout->mesh, set->begin);
         for (uint32_t i = 0; i < count && !code; i++)
-            code = planner_assign(self, rank, tensor, &regions[i], err);
+            code = planner_assign(self, rank, tensor, &regions[i], row_step, err);
         return code;
     }
     uint32_t line = 0;
     code = find_line(self, set, &line, err);
     for (uint32_t i = 0; i < count && !code; i++)
-        code = add_unit(self, line, tensor, &regions[i], err);
+        code = add_unit(self, line, tensor, &regions[i], row_step, err);
     return code;
 }
 
@@ -143,20 +144,45 @@ static void fix_shard(const struct planner *self, unsigned roles, uint32_t index
     }
 }
 
-/* Shards [first, end) of a local, each with the ranks that hold it. */
-static int walk_shards(struct planner *self, const struct walk *walk, const struct local *local, uint32_t tensor,
-                       enum placement placement, uint32_t first, uint32_t end, struct cb_err *err)
+/* One shard of a local, with the ranks that hold it. */
+static int walk_shard(struct planner *self, const struct walk *walk, const struct local *local, uint32_t tensor,
+                      enum placement placement, uint32_t index, struct cb_err *err)
 {
     unsigned roles = layout_shard_roles(placement, walk->expert);
     uint32_t shards = mesh_extent(&self->layout->mesh, roles);
     struct holders set = holders_of(self, walk, local);
+    struct region regions[BOX_MAX_OF_INTERVAL];
+    uint32_t count = layout_shard(walk->cell, local, placement, shards, index, regions);
+    if (roles)
+        fix_shard(self, roles, index, &set);
+    return add_regions(self, &set, tensor, regions, count, planner_row_step(self, local, placement, walk->expert), err);
+}
+
+static int walk_shards(struct planner *self, const struct walk *walk, const struct local *local, uint32_t tensor,
+                       enum placement placement, uint32_t first, uint32_t end, struct cb_err *err)
+{
     int code = 0;
-    for (uint32_t index = first; index < end && !code; index++) {
-        struct region regions[BOX_MAX_OF_INTERVAL];
-        uint32_t count = layout_shard(walk->cell, local, placement, shards, index, regions);
-        if (roles)
-            fix_shard(self, roles, index, &set);
-        code = add_regions(self, &set, tensor, regions, count, err);
+    for (uint32_t index = first; index < end && !code; index++)
+        code = walk_shard(self, walk, local, tensor, placement, index, err);
+    return code;
+}
+
+/* The shards of the slices that are planned. */
+static int walk_slices(struct planner *self, const struct walk *walk, const struct local *local, uint32_t tensor,
+                       struct cb_err *err)
+{
+    const struct mesh *mesh = &self->layout->mesh;
+    unsigned roles = layout_shard_roles(PLACE_CHUNK, walk->expert);
+    uint32_t at[AXIS_ROLES], end = walk->expert ? walk->coordinate[AXIS_EP] + 1 : mesh->size[AXIS_EP];
+    int code = 0;
+    memcpy(at, walk->coordinate, sizeof at);
+    for (; at[AXIS_EP] < end && !code; at[AXIS_EP]++) {
+        size_t count;
+        const uint32_t *starts = planner_starts(self, at[AXIS_PP], at[AXIS_EP], &count);
+        for (size_t i = 0; i < count && !code; i++) {
+            at[AXIS_FSDP] = starts[i];
+            code = walk_shard(self, walk, local, tensor, PLACE_CHUNK, mesh_index(mesh, roles, at), err);
+        }
     }
     return code;
 }
@@ -240,11 +266,11 @@ static int add_between(struct planner *self, const struct walk *walk, const stru
     if (same) {
         struct holders set = holders_of(self, walk, repeated->local);
         fix_shard(self, layout_shard_roles(PLACE_FLAT, walk->expert), shard, &set);
-        return add_regions(self, &set, tensor, regions, count, err);
+        return add_regions(self, &set, tensor, regions, count, 0, err);
     }
     int code = add_list_line(self, walk, repeated, at, &line, err);
     for (uint32_t i = 0; i < count && !code; i++)
-        code = add_unit(self, line, tensor, &regions[i], err);
+        code = add_unit(self, line, tensor, &regions[i], 0, err);
     return code;
 }
 
@@ -300,8 +326,10 @@ static int walk_local(struct planner *self, const struct walk *walk, const struc
     uint32_t shards = mesh_extent(&layout->mesh, roles);
     if ((placement == PLACE_CHUNK || placement == PLACE_RANGES) && local->region.dims == 0) {
         struct holders set = holders_of(self, walk, local); /* a scalar has no rows: replicated */
-        return add_regions(self, &set, tensor, &local->region, 1, err);
+        return add_regions(self, &set, tensor, &local->region, 1, 0, err);
     }
+    if (placement == PLACE_CHUNK)
+        return walk_slices(self, walk, local, tensor, err);
     if (placement != PLACE_FLAT)
         return walk_shards(self, walk, local, tensor, placement, 0, shards, err);
     if (local->tp_count > 1)
@@ -337,6 +365,19 @@ static int walk_place(struct planner *self, uint32_t pp, uint32_t tp, struct cb_
     return code;
 }
 
+int planner_keep_rows(struct planner *self, struct cb_err *err)
+{
+    const struct layout *layout = self->layout;
+    int code = 0;
+    for (uint32_t k = 0; k < layout->row_count; k++) {
+        for (uint32_t rank = 0; rank < layout->mesh.world_size && !code; rank++) {
+            struct region row = {2, {rank, 0}, {1, layout->row_elements}};
+            code = planner_assign(self, rank, layout->row_first + k, &row, 0, err);
+        }
+    }
+    return code;
+}
+
 int planner_collect(struct planner *self, struct cb_err *err)
 {
     const struct layout *layout = self->layout;
@@ -345,11 +386,5 @@ int planner_collect(struct planner *self, struct cb_err *err)
         for (uint32_t tp = 0; tp < layout->mesh.size[AXIS_TP] && !code; tp++)
             code = walk_place(self, pp, tp, err);
     }
-    for (uint32_t k = 0; k < layout->row_count; k++) {
-        for (uint32_t rank = 0; rank < layout->mesh.world_size && !code; rank++) {
-            struct region row = {2, {rank, 0}, {1, layout->row_elements}};
-            code = planner_assign(self, rank, layout->row_first + k, &row, err);
-        }
-    }
-    return code;
+    return code ? code : planner_keep_rows(self, err);
 }

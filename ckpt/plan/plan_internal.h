@@ -1,5 +1,6 @@
-/* Shared by the parts of the planner: which ranks could write which state (plan_holders.c), which of them do
- * (plan_balance.c), and where in which file (plan_files.c). Private to ckpt/plan/. */
+/* Shared by the parts of the planner: which ranks are planned for all that are like them (plan_slices.c), which could
+ * write which state (plan_holders.c), which of them do (plan_balance.c), and where in which file (plan_files.c). Private
+ * to ckpt/plan/. */
 #ifndef CKPT_PLAN_PLAN_INTERNAL_H
 #define CKPT_PLAN_PLAN_INTERNAL_H
 
@@ -22,15 +23,26 @@ struct line {
 struct unit {
     uint32_t tensor, line;
     struct region region;
+    uint64_t row_step; /* see struct plan_pattern */
 };
 
 struct assignment {
     uint32_t rank, tensor;
     struct region region;
+    uint64_t row_step;
+};
+
+/* A slice is the ranks with the same pp, fsdp and ep coordinate. With FSDP no state but scalars is held by ranks of
+ * several slices, so each is planned by itself; and only the first of neighbours along fsdp that differ by rows alone. */
+struct slices {
+    uint32_t *
+        starts; /* NULL if all ranks are planned; else by pp and ep: the fsdp coordinates that are planned, ascending */
+    size_t *first; /* [pp][ep] -> into starts, and the end */
 };
 
 struct planner {
     const struct layout *layout;
+    struct slices slices;
     struct unit *units;
     size_t unit_count;
     struct line *lines;
@@ -45,12 +57,25 @@ struct planner {
     uint64_t bound_bytes; /* see plan.h */
 };
 
-int planner_assign(struct planner *self, uint32_t rank, uint32_t tensor, const struct region *region,
+/* Finds the slices to plan: all of them, if items of a rank depend on more than the sizes of its shards. */
+int planner_find_slices(struct planner *self, bool all, struct cb_err *err) CB_MUST_CHECK;
+/* The fsdp coordinates planned at a pp and ep coordinate. */
+const uint32_t *planner_starts(const struct planner *self, uint32_t pp, uint32_t ep, size_t *count);
+/* The rank that is planned for this one; itself if it is planned. */
+uint32_t planner_planned(const struct planner *self, uint32_t rank);
+/* The slices that are planned as the one with these coordinates is: from it on along fsdp. */
+uint32_t planner_alike(const struct planner *self, const uint32_t coordinate[AXIS_ROLES]);
+/* Rows from a local's shard to its shard in the next slice. */
+uint64_t planner_row_step(const struct planner *self, const struct local *local, enum placement placement, bool expert);
+
+int planner_assign(struct planner *self, uint32_t rank, uint32_t tensor, const struct region *region, uint64_t row_step,
                    struct cb_err *err) CB_MUST_CHECK;
 uint64_t planner_bytes(const struct planner *self, uint32_t tensor, const struct region *region);
 
 /* Assigns what only one rank holds; collects the rest in units and lines. */
 int planner_collect(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
+/* Assigns its row to each rank (state=mlperf). */
+int planner_keep_rows(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
 
 /* A lower bound of the maximum, from the fixed loads so far and the lines that can be divided. */
 int planner_find_bound(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
@@ -63,6 +88,10 @@ int planner_give_whole(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
 /* The folder of a rank's files with its slash; "" if none. */
 #define PLAN_PREFIX_BYTES (PLAN_PREFIXES_BYTES + 2)
 void plan_prefix(const struct plan_options *options, uint32_t rank, uint32_t ranks, char folder[PLAN_PREFIX_BYTES]);
+
+/* plan_compute; with `whole` no rank's items are derived from another's. */
+int planner_run(const struct layout *layout, const struct plan_options *options, bool whole, struct plan **plan,
+                struct cb_err *err) CB_MUST_CHECK;
 
 /* Items in order with their files and offsets, from the assignments. */
 int plan_place(const struct planner *planner, const struct plan_options *options, struct plan *plan,

@@ -60,8 +60,8 @@ static int forecast_init(struct forecast *self, const struct experiment *experim
     self->optimizer_bytes = self->total_bytes - self->weight_bytes;
     estimate_memory_bytes(&self->workload.layouts, experiment, &self->host_memory_bytes);
     self->requests = 1; /* .metadata */
-    for (size_t i = 0; i < plan->file_count; i++)
-        self->requests += (plan->files[i].length + block - 1) / block;
+    for (uint32_t i = 0; i < plan->file_count; i++)
+        self->requests += (plan_file_length(plan, i) + block - 1) / block;
     buf_init(&metadata, METADATA_MAX_BYTES);
     rc = plan_options_read(experiment, workload_payload_alignment(experiment), &options, err);
     if (rc == 0)

@@ -16,16 +16,16 @@ static int create_file(void *context, uint32_t file, struct store_object **objec
 {
     struct native_save *self = context;
     struct store *store = self->operation->lane->store;
-    const struct plan_file *planned = &self->plan->files[self->files[file]];
-    char name[PATH_MAX];
-    int rc = native_copy_name(self->operation->path, self->copy, planned->name, name, err);
+    char planned[PLAN_NAME_BYTES], name[PATH_MAX];
+    plan_file_name(self->plan, self->files[file], planned);
+    int rc = native_copy_name(self->operation->path, self->copy, planned, name, err);
     if (rc)
         return rc;
-    *length = planned->length;
+    *length = plan_file_length(self->plan, self->files[file]);
     /* A shared file was created before the data path. */
     if (self->engine->setup.config.plan.files == FILES_SHARED)
-        return store_open_shared(store, name, planned->length, object, err);
-    return store_create(store, name, planned->length, object, err);
+        return store_open_shared(store, name, *length, object, err);
+    return store_create(store, name, *length, object, err);
 }
 
 static int write_failed(void *context, const struct io_request *request, const char *staging, uint64_t available,
@@ -74,11 +74,15 @@ static int remove_own_files(struct native_operation *operation, struct cb_err *e
 {
     const struct native_engine *engine = operation->engine;
     const struct plan *plan = engine->save->plan;
+    uint32_t rank = engine->rank < plan->world_size ? engine->rank : plan->world_size;
+    uint32_t first = plan->ranks[rank].first_file, end = plan->ranks[rank + (rank < plan->world_size)].first_file;
     int rc = 0;
-    for (size_t i = 0; i < plan->file_count && !rc; i++)
-        for (uint32_t copy = 0; copy < engine->setup.config.copies && plan->files[i].rank == engine->rank && !rc;
-             copy++)
-            rc = remove_if_there(operation->lane->store, operation->path, copy, plan->files[i].name, err);
+    for (uint32_t file = first; file < end && !rc; file++) {
+        char name[PLAN_NAME_BYTES];
+        plan_file_name(plan, file, name);
+        for (uint32_t copy = 0; copy < engine->setup.config.copies && !rc; copy++)
+            rc = remove_if_there(operation->lane->store, operation->path, copy, name, err);
+    }
     return rc;
 }
 
@@ -107,12 +111,13 @@ static int clear_folder(struct native_operation *operation, int code, struct cb_
 static int create_shared(struct native_operation *operation, struct cb_err *err)
 {
     const struct native_engine *engine = operation->engine;
-    const struct plan_file *file = &engine->save->plan->files[0];
+    const struct plan *plan = engine->save->plan;
     struct store_object *object;
-    char name[PATH_MAX];
-    int rc = native_name(operation->path, file->name, name, err);
+    char file[PLAN_NAME_BYTES], name[PATH_MAX];
+    plan_file_name(plan, 0, file);
+    int rc = native_name(operation->path, file, name, err);
     if (!rc)
-        rc = store_create(operation->lane->store, name, file->length, &object, err);
+        rc = store_create(operation->lane->store, name, plan_file_length(plan, 0), &object, err);
     if (!rc)
         store_close(operation->lane->store, object);
     return rc;
@@ -140,9 +145,9 @@ static int sync_folders(struct native_operation *operation, struct cb_err *err)
     timeline_enter(&operation->timeline, STATE_FSYNC);
     int rc = 0;
     for (uint32_t i = 0; i < engine->save->schedule.file_count && !rc; i++) {
-        char folder[PATH_MAX];
-        rc = native_copy_name(operation->path, engine->save->copy,
-                              engine->save->plan->files[engine->save->files[i]].name, folder, err);
+        char file[PLAN_NAME_BYTES], folder[PATH_MAX];
+        plan_file_name(engine->save->plan, engine->save->files[i], file);
+        rc = native_copy_name(operation->path, engine->save->copy, file, folder, err);
         if (rc)
             return rc;
         *strrchr(folder, '/') = '\0';

@@ -64,7 +64,9 @@ struct bounce_save {
 struct native_save {
     struct native_engine *engine;
     struct plan_key key;
-    struct plan *plan;           /* NULL before the first save, and if planning failed */
+    struct plan *plan;       /* NULL before the first save, and if planning failed */
+    struct plan_item *items; /* of this rank; none for a rank beyond the saved layout */
+    size_t item_count;
     const struct layout *layout; /* of the current state */
     bool staged;                 /* the schedule uses staging areas and the back lane */
     bool bounces;                /* the schedule uses the bounce ring; if neither, the state's memory */
@@ -113,7 +115,6 @@ int native_save_make(struct native_engine *engine, struct cb_err *err) CB_MUST_C
  * before it replaces anything that a save in progress may use. */
 int native_prepare(struct native_operation *operation, bool staged,
                    int (*idle)(struct native_engine *, struct cb_err *), struct cb_err *err) CB_MUST_CHECK;
-const struct plan_item *native_item(const struct native_save *self, uint32_t source);
 
 /* write_frames.c: copies payload unless it is already staged, then composes headers and trailers. */
 int write_frames(void *context, const struct io_request *request, char *image, struct cb_err *err) CB_MUST_CHECK;

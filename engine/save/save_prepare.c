@@ -1,6 +1,5 @@
 /* Prepares a save: the plan, from a cache whose key covers everything it depends on, and the I/O schedule of this rank's
  * items. */
-#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -33,6 +32,7 @@ void native_save_free(struct native_save *self)
     buf_release(&self->frame);
     buf_release(&self->metadata);
     plan_free(self->plan);
+    free(self->items);
     free(self->files);
     free(self->memory);
     free(self);
@@ -50,24 +50,6 @@ int native_save_make(struct native_engine *engine, struct cb_err *err)
     buf_init(&self->metadata, METADATA_MAX_BYTES);
     engine->save = self;
     return 0;
-}
-
-/* The range of this rank's items in the plan; empty for a rank beyond the saved layout. */
-static size_t first_item(const struct native_save *self)
-{
-    const struct plan *plan = self->plan;
-    return plan->first_item[self->engine->rank < plan->world_size ? self->engine->rank : plan->world_size];
-}
-
-static size_t item_count(const struct native_save *self)
-{
-    uint32_t rank = self->engine->rank;
-    return rank < self->plan->world_size ? self->plan->first_item[rank + 1] - first_item(self) : 0;
-}
-
-const struct plan_item *native_item(const struct native_save *self, uint32_t source)
-{
-    return &self->plan->items[first_item(self) + source];
 }
 
 /* --- where the state lies --- */
@@ -152,7 +134,7 @@ static int place_source(struct native_save *self, const struct state *state, con
 
 static int place_sources(struct native_save *self, const struct state *state, struct cb_err *err)
 {
-    size_t count = item_count(self);
+    size_t count = self->item_count;
     release_sources(self);
     self->payload_bytes = 0;
     self->sources = calloc(count + 1, sizeof *self->sources);
@@ -164,7 +146,7 @@ static int place_sources(struct native_save *self, const struct state *state, st
     if (rc)
         return rc;
     for (uint32_t i = 0; i < count && !rc; i++)
-        rc = place_source(self, state, index, native_item(self, i), &self->sources[i], err);
+        rc = place_source(self, state, index, &self->items[i], &self->sources[i], err);
     free(index);
     return rc;
 }
@@ -204,7 +186,7 @@ static struct io_limits save_limits(const struct native_save *self)
 
 static void add_item(struct native_save *self, uint32_t number)
 {
-    const struct plan_item *item = native_item(self, number);
+    const struct plan_item *item = &self->items[number];
     const struct source *source = &self->sources[number];
     struct io_schedule *schedule = &self->schedule;
     io_schedule_add_frame(schedule, PART_HEADER, number, item->offset, source->frame.header_bytes);
@@ -238,15 +220,15 @@ static int build_program(struct native_save *self, const struct state *state, st
     io_schedule_release(&self->schedule);
     io_schedule_init(&self->schedule, &limits);
     for (uint32_t i = 0; i < self->source_count;) {
-        uint32_t file = native_item(self, i)->file;
-        int rc = check_shared(self, native_item(self, i), err);
+        uint32_t file = self->items[i].file;
+        int rc = check_shared(self, &self->items[i], err);
         if (rc)
             return rc;
         self->files[self->schedule.file_count] = file;
-        uint64_t part_bytes = store_part_bytes(capabilities, self->plan->files[file].length);
+        uint64_t part_bytes = store_part_bytes(capabilities, plan_file_length(self->plan, file));
         if (part_bytes > 0)
             self->schedule.limits.block = part_bytes;
-        for (; i < self->source_count && native_item(self, i)->file == file; i++)
+        for (; i < self->source_count && self->items[i].file == file; i++)
             add_item(self, i);
         io_schedule_end_file(&self->schedule);
     }
@@ -279,12 +261,20 @@ static void show_plan(const struct native_engine *engine, const struct plan *pla
 static int compute_plan(struct native_save *self, const struct plan_key *key, struct cb_err *err)
 {
     struct plan *plan = NULL;
+    struct plan_item *items = NULL;
+    size_t item_count = 0;
     int rc = plan_compute(self->layout, &self->engine->setup.config.plan, &plan, err);
-    if (rc)
+    if (!rc)
+        rc = plan_items_of_rank(plan, self->engine->rank, &items, &item_count, err);
+    if (rc) {
+        plan_free(plan);
         return rc;
-    assert(plan);
+    }
     plan_free(self->plan);
+    free(self->items);
     self->plan = plan;
+    self->items = items;
+    self->item_count = item_count;
     self->key = *key;
     self->schedule_ready = false;
     show_plan(self->engine, plan);

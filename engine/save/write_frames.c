@@ -15,14 +15,14 @@ static const struct state_tensor *tensor_of(const struct native_save *self, cons
 
 static int compose_frame(struct native_save *self, const struct part *part, char *to, struct cb_err *err)
 {
-    const struct plan_item *item = native_item(self, part->item);
+    const struct plan_item *item = &self->items[part->item];
     const struct state_tensor *tensor = tensor_of(self, item);
     enum plan_format format = self->engine->setup.config.plan.format;
     int rc;
     buf_clear(&self->frame);
     if (part->kind == PART_HEADER)
-        rc = format_plan_header(format, self->operation->layout, self->plan, item, self->operation->save_id,
-                                &self->frame, err);
+        rc = format_plan_header(format, self->operation->layout, self->plan, item, self->item_count - part->item,
+                                self->operation->save_id, &self->frame, err);
     else if (part->kind == PART_TRAILER)
         rc = format_item_trailer(format, tensor, item, self->operation->save_id, self->sources[part->item].crc,
                                  &self->frame, err);

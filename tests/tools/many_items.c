@@ -31,10 +31,12 @@ static int write_files(const char *folder, const struct words *words, const stru
     if (!code)
         code = buf_write_file(&metadata, path, 0644, err);
     buf_release(&metadata);
-    for (size_t i = 0; i < plan->file_count && !code; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, plan->files[i].name);
+    for (uint32_t i = 0; i < plan->file_count && !code; i++) {
+        char name[PLAN_NAME_BYTES];
+        plan_file_name(plan, i, name);
+        snprintf(path, sizeof path, "%s/%s", folder, name);
         int fd = open(path, O_WRONLY | O_CREAT, 0644);
-        if (fd < 0 || ftruncate(fd, (off_t)plan->files[i].length) != 0)
+        if (fd < 0 || ftruncate(fd, (off_t)plan_file_length(plan, i)) != 0)
             code = cb_fail(err, CB_ERR_SYSTEM, "%s", path);
         if (fd >= 0)
             close(fd);

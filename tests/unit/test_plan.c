@@ -73,8 +73,8 @@ static void check_cover(const struct planned *self)
         assert_int_equal(layout_pieces(layout, rank, &pieces, &count, &err), 0);
         for (size_t i = 0; i < count; i++)
             count_region(layout_tensor(layout, pieces[i].tensor), &pieces[i].region, held[pieces[i].tensor]);
-        for (size_t i = self->plan->first_item[rank]; i < self->plan->first_item[rank + 1]; i++) {
-            const struct plan_item *item = &self->plan->items[i];
+        for (size_t i = 0; i < plan_rank_items(self->plan, rank); i++) {
+            const struct plan_item got = plan_item_at(self->plan, rank, i), *item = &got;
             count_region(layout_tensor(layout, item->tensor), &item->region, written[item->tensor]);
             size_t containing = 0;
             for (size_t p = 0; p < count; p++)
@@ -103,14 +103,16 @@ static void check_files(const struct planned *self)
     const struct plan *plan = self->plan;
     uint64_t payload = 0, *ends = calloc(plan->file_count + 1, sizeof *ends);
     uint64_t least = UINT64_MAX, most = 0;
-    assert_int_equal(plan->first_item[0], 0);
-    assert_int_equal(plan->first_item[plan->world_size], plan->item_count);
+    size_t items = 0;
     for (uint32_t rank = 0; rank < plan->world_size; rank++) {
         uint64_t rank_bytes = 0;
-        for (size_t i = plan->first_item[rank]; i < plan->first_item[rank + 1]; i++) {
-            const struct plan_item *item = &plan->items[i];
+        uint32_t last_file = 0;
+        items += plan_rank_items(plan, rank);
+        for (size_t i = 0; i < plan_rank_items(plan, rank); i++) {
+            const struct plan_item got = plan_item_at(plan, rank, i), *item = &got;
             assert_true(item->file < plan->file_count);
-            assert_true(i == plan->first_item[rank] || item->file >= item[-1].file);
+            assert_true(item->file >= last_file);
+            last_file = item->file;
             assert_true(item->offset >= ends[item->file]);
             assert_true(item->payload_offset >= item->offset);
             assert_true(item->payload_offset + item->payload_bytes <= item->offset + item->length);
@@ -121,16 +123,17 @@ static void check_files(const struct planned *self)
                 assert_int_equal(item->payload_bytes, region_elements(&item->region) * dtype_bytes(tensor->dtype));
             }
             if (self->options.files != FILES_SHARED)
-                assert_int_equal(plan->files[item->file].rank, rank);
+                assert_int_equal(plan_file_rank(plan, item->file), rank);
             rank_bytes += item->payload_bytes;
         }
         payload += rank_bytes;
         least = rank_bytes < least ? rank_bytes : least;
         most = rank_bytes > most ? rank_bytes : most;
     }
-    for (size_t f = 0; f < plan->file_count; f++)
-        assert_int_equal(plan->files[f].length, ends[f]);
+    for (uint32_t f = 0; f < plan->file_count; f++)
+        assert_int_equal(plan_file_length(plan, f), ends[f]);
     free(ends);
+    assert_int_equal(plan->item_count, items);
     assert_int_equal(plan->payload_bytes, payload);
     assert_int_equal(plan->rank_bytes_min, least);
     assert_int_equal(plan->rank_bytes_max, most);
@@ -310,7 +313,7 @@ static void lowest_rank_gives_all_replicas_to_rank_0(void **state)
 {
     (void)state;
     struct planned self = make("model=gpt2 dp=4 save.dedup=lowest_rank");
-    assert_int_equal(self.plan->first_item[1], self.plan->item_count);
+    assert_int_equal(plan_rank_items(self.plan, 0), self.plan->item_count);
     assert_int_equal(self.plan->rank_bytes_min, 0);
     assert_int_equal(self.plan->file_count, 1);
     release(&self);
@@ -325,19 +328,26 @@ static void no_dedup_writes_every_replica(void **state)
     release(&self);
 }
 
+static void assert_name(const struct plan *plan, uint32_t file, const char *expected)
+{
+    char name[PLAN_NAME_BYTES];
+    plan_file_name(plan, file, name);
+    assert_string_equal(name, expected);
+}
+
 static void files_are_one_a_rank_some_a_rank_one_an_item_or_shared(void **state)
 {
     (void)state;
     struct planned self = make("model=gpt2 tp=2 dp=2");
     assert_int_equal(self.plan->file_count, 4);
-    assert_string_equal(self.plan->files[0].name, "__0_0.distcp");
-    assert_string_equal(self.plan->files[3].name, "__3_0.distcp");
+    assert_name(self.plan, 0, "__0_0.distcp");
+    assert_name(self.plan, 3, "__3_0.distcp");
     release(&self);
     self = make("model=gpt2 tp=2 dp=2 io.files=3");
     assert_int_equal(self.plan->file_count, 12);
-    assert_string_equal(self.plan->files[5].name, "__1_2.distcp");
-    for (size_t i = 0; i < 12; i++)
-        assert_in_range(self.plan->files[i].length, self.plan->rank_bytes_max / 5, self.plan->rank_bytes_max / 2);
+    assert_name(self.plan, 5, "__1_2.distcp");
+    for (uint32_t i = 0; i < 12; i++)
+        assert_in_range(plan_file_length(self.plan, i), self.plan->rank_bytes_max / 5, self.plan->rank_bytes_max / 2);
     check_files(&self);
     release(&self);
     self = make("model=gpt2 tp=2 dp=2 io.files=item");
@@ -345,14 +355,14 @@ static void files_are_one_a_rank_some_a_rank_one_an_item_or_shared(void **state)
     release(&self);
     self = make("model=gpt2 tp=2 dp=2 io.files=shared format=raw");
     assert_int_equal(self.plan->file_count, 1);
-    assert_string_equal(self.plan->files[0].name, "__0_0.raw");
+    assert_name(self.plan, 0, "__0_0.raw");
     for (uint32_t rank = 0; rank < 4; rank++)
-        assert_int_equal(self.plan->items[self.plan->first_item[rank]].offset % 4096, 0);
+        assert_int_equal(plan_item_at(self.plan, rank, 0).offset % 4096, 0);
     check_files(&self);
     release(&self);
     self = make("model=gpt2 tp=2 dp=2 io.files=item format=raw io.fanout=2");
-    assert_string_equal(self.plan->files[0].name, "d00000/__0_0.raw");
-    assert_string_equal(self.plan->files[1].name, "d00001/__0_1.raw");
+    assert_name(self.plan, 0, "d00000/__0_0.raw");
+    assert_name(self.plan, 1, "d00001/__0_1.raw");
     release(&self);
 }
 
@@ -407,10 +417,11 @@ static uint64_t hash_of_regions(const struct plan *plan)
 {
     uint64_t hash = UINT64_C(14695981039346656037);
     for (uint32_t rank = 0; rank < plan->world_size; rank++) {
-        for (size_t i = plan->first_item[rank]; i < plan->first_item[rank + 1]; i++) {
-            hash = fold(fold(hash, rank), plan->items[i].tensor);
-            for (uint32_t d = 0; d < plan->items[i].region.dims; d++)
-                hash = fold(fold(hash, plan->items[i].region.offset[d]), plan->items[i].region.size[d]);
+        for (size_t i = 0; i < plan_rank_items(plan, rank); i++) {
+            struct plan_item item = plan_item_at(plan, rank, i);
+            hash = fold(fold(hash, rank), item.tensor);
+            for (uint32_t d = 0; d < item.region.dims; d++)
+                hash = fold(fold(hash, item.region.offset[d]), item.region.size[d]);
         }
     }
     return hash;

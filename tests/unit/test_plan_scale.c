@@ -1,0 +1,189 @@
+/* Plans of FSDP: the items of most ranks follow from another rank's, so plans take little memory at any scale, and say
+ * the same as if each rank's items were planned. This program's own malloc counts the memory. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "ckpt/format/format.h"
+#include "ckpt/plan/plan_internal.h"
+#include "core/units.h"
+#include "tests/unit/layout_words.h"
+#include "tests/unit/malloc_peak.h"
+
+static char list_path[] = "/tmp/test_plan_scale.XXXXXX.yaml";
+
+static int write_list(void **state)
+{
+    (void)state;
+    const char *list = "- {name: a, shape: 7x3, layer: first, tp_dim: 0}\n"
+                       "- {name: b, shape: 5x4x3, layer: 0, tp_dim: 1, dtype: fp32}\n"
+                       "- {name: d, shape: 11, layer: 1}\n"
+                       "- {name: i, shape: 3, layer: 1, dtype: i64}\n"
+                       "- {name: e0, shape: 6x2, layer: 1, expert: 0, tp_dim: 0}\n"
+                       "- {name: n0, shape: 5, layer: 1, expert: 0}\n"
+                       "- {name: e1, shape: 6x2, layer: 1, expert: 1, tp_dim: 0}\n"
+                       "- {name: h, shape: 8x3, layer: 1, tp_dim: 0, tp_unit: 4}\n"
+                       "- {name: q, shape: 64x30, layer: 0, tp_dim: 0}\n"
+                       "- {name: w, shape: 37x40, layer: 1, tp_dim: 1}\n"
+                       "- {name: y, shape: 1x9x4, layer: last}\n"
+                       "- {name: z, shape: 2x3x2x3, layer: last, tp_dim: 3}\n";
+    int fd = mkstemps(list_path, 5);
+    bool written = fd >= 0 && write(fd, list, strlen(list)) == (ssize_t)strlen(list);
+    return close(fd) || !written;
+}
+
+static int remove_list(void **state)
+{
+    (void)state;
+    return unlink(list_path);
+}
+
+static uint64_t next_random(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state;
+}
+
+static const char *pick(uint64_t *state, const char *const *choices, size_t count)
+{
+    return choices[next_random(state) % count];
+}
+
+#define PICK(state, ...)                                                                                               \
+    pick(state, (const char *const[]){__VA_ARGS__}, sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))
+
+static void check_same_items(const struct plan *plan, const struct plan *whole)
+{
+    for (uint32_t rank = 0; rank < whole->world_size; rank++) {
+        assert_int_equal(plan_rank_items(plan, rank), plan_rank_items(whole, rank));
+        for (size_t i = 0; i < plan_rank_items(whole, rank); i++) {
+            struct plan_item a = plan_item_at(plan, rank, i), b = plan_item_at(whole, rank, i);
+            assert_int_equal(a.tensor, b.tensor);
+            assert_int_equal(a.file, b.file);
+            assert_int_equal(a.offset, b.offset);
+            assert_int_equal(a.length, b.length);
+            assert_int_equal(a.payload_offset, b.payload_offset);
+            assert_int_equal(a.payload_bytes, b.payload_bytes);
+            assert_true(region_equal(&a.region, &b.region));
+        }
+    }
+}
+
+static void check_same_files(const struct plan *plan, const struct plan *whole)
+{
+    assert_int_equal(plan->file_count, whole->file_count);
+    for (uint32_t i = 0; i < whole->file_count; i++) {
+        char a[PLAN_NAME_BYTES], b[PLAN_NAME_BYTES];
+        plan_file_name(plan, i, a);
+        plan_file_name(whole, i, b);
+        assert_string_equal(a, b);
+        assert_int_equal(plan_file_length(plan, i), plan_file_length(whole, i));
+    }
+}
+
+static void check_same_figures(const struct plan *plan, const struct plan *whole)
+{
+    assert_int_equal(plan->item_count, whole->item_count);
+    assert_int_equal(plan->payload_bytes, whole->payload_bytes);
+    assert_int_equal(plan->rank_bytes_min, whole->rank_bytes_min);
+    assert_int_equal(plan->rank_bytes_median, whole->rank_bytes_median);
+    assert_int_equal(plan->rank_bytes_max, whole->rank_bytes_max);
+    assert_int_equal(plan->bound_bytes, whole->bound_bytes);
+}
+
+static void check_same_metadata(const struct words *words, const struct plan *plan, const struct plan *whole)
+{
+    struct buf a, b;
+    struct cb_err err;
+    buf_init(&a, UINT64_C(1) << 28);
+    buf_init(&b, UINT64_C(1) << 28);
+    assert_int_equal(format_write_metadata(plan->options.format, words->layout, plan, "/ck", 7, &a, &err), 0);
+    assert_int_equal(format_write_metadata(plan->options.format, words->layout, whole, "/ck", 7, &b, &err), 0);
+    assert_int_equal(a.len, b.len);
+    assert_memory_equal(a.data, b.data, a.len);
+    buf_release(&a);
+    buf_release(&b);
+}
+
+/* Random meshes over models of awkward and of regular shapes. */
+static void derived_items_are_those_that_each_rank_would_plan(void **state)
+{
+    (void)state;
+    uint64_t seed = 88172645463325252u;
+    int derived = 0;
+    for (int round = 0; round < 400; round++) {
+        char text[512];
+        snprintf(text, sizeof text, "model=%s %s %s %s %s %s %s %s %s",
+                 PICK(&seed, list_path, "gpt2-tiny", "gpt2-tiny"), PICK(&seed, "dp=4", "dp=8", "dp=12", "dp=32"),
+                 PICK(&seed, "tp=1", "tp=2", "tp=3"), PICK(&seed, "pp=1", "pp=2"), PICK(&seed, "ep=1", "ep=2"),
+                 PICK(&seed, "sharding=full", "sharding=full", "sharding=hybrid(2)", "sharding=hybrid(4)"),
+                 PICK(&seed, "save.dedup=balanced", "save.dedup=lowest_rank", "save.dedup=none"),
+                 PICK(&seed, "io.files=rank", "io.files=2", "io.files=item", "io.files=shared"),
+                 PICK(&seed, "format=dcp", "format=raw", "format=raw io.fanout=3"));
+        struct words words;
+        struct plan_options options;
+        struct plan *plan, *whole;
+        struct cb_err err = {0};
+        int code = words_make(&words, text, &err);
+        if (!code) {
+            assert_int_equal(plan_options_read(words.experiment, 64, &options, &err), 0);
+            assert_int_equal(plan_compute(words.layout, &options, &plan, &err), 0);
+            assert_int_equal(planner_run(words.layout, &options, true, &whole, &err), 0);
+            derived += plan->pattern_count < plan->world_size;
+            check_same_items(plan, whole);
+            check_same_files(plan, whole);
+            check_same_figures(plan, whole);
+            check_same_metadata(&words, plan, whole);
+            plan_free(plan);
+            plan_free(whole);
+        } else {
+            assert_int_equal(code, CB_ERR_USAGE); /* a layout that cannot be, as tp=3 of two heads */
+        }
+        words_release(&words);
+    }
+    assert_in_range(derived, 50, 400);
+}
+
+static void a_plan_of_16384_fsdp_ranks_takes_less_than_16_mib(void **state)
+{
+    (void)state;
+    static const char *const cases[] = {"model=llama3-70b sharding=full ranks=1024",
+                                        "model=llama3-405b sharding=full ranks=16384",
+                                        "model=llama3-405b sharding=hybrid(1024) ranks=16384"};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct words words;
+        struct plan_options options;
+        struct plan *plan;
+        struct cb_err err = {0};
+        assert_int_equal(words_make(&words, cases[i], &err), 0);
+        assert_int_equal(plan_options_read(words.experiment, 4096, &options, &err), 0);
+        malloc_peak_start();
+        assert_int_equal(plan_compute(words.layout, &options, &plan, &err), 0);
+        uint64_t peak = malloc_peak_end();
+        if (peak > 16 * MIB)
+            fail_msg("%s: %llu bytes", cases[i], (unsigned long long)peak);
+        size_t planned = plan->patterns[plan->pattern_count].first_item;
+        if (planned > 8 * layout_tensor_count(words.layout))
+            fail_msg("%s: %zu items were planned for %zu", cases[i], planned, plan->item_count);
+        plan_free(plan);
+        words_release(&words);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(derived_items_are_those_that_each_rank_would_plan, write_list, remove_list),
+        cmocka_unit_test(a_plan_of_16384_fsdp_ranks_takes_less_than_16_mib),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
