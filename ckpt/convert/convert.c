@@ -430,13 +430,13 @@ static int commit(struct conversion *self)
 {
     const struct convert_job *job = self->job;
     struct buf metadata;
+    struct metadata_sink sink = metadata_sink_to(&metadata);
     buf_init(&metadata, MAX_METADATA_BYTES);
     int code = store_sync_folder(self->target, "", self->err);
     if (!code)
         code = check_source(self);
     if (!code)
-        code = format_write_metadata(job->format, job->layout, job->plan, job->target, self->save_id, &metadata,
-                                     self->err);
+        code = format_write_metadata(job->format, job->layout, job->plan, job->target, self->save_id, &sink, self->err);
     if (!code)
         code = store_publish(self->target, format_marker(job->format), metadata.data, metadata.len, self->err);
     buf_release(&metadata);

@@ -5,6 +5,7 @@
 
 #include "ckpt/format/index.h"
 #include "ckpt/format/item_groups.h"
+#include "core/hash.h"
 
 static const struct index_form catalogue_form, raw_form;
 
@@ -51,83 +52,144 @@ int catalogue_write(const struct stored_checkpoint *checkpoint, struct buf *out,
     return index_end(out, begin, "the catalogue of the checkpoint", err);
 }
 
-static void put_items(struct buf *out, const struct item_groups *groups, bool raw)
+/* Writes an index of a plan to a sink. */
+struct index_writer {
+    struct metadata_sink *sink;
+    struct buf out; /* not yet passed to the sink */
+    uint32_t crc;   /* of what was */
+    bool raw;
+    struct cb_err *err;
+};
+
+#define FLUSH_BYTES ((size_t)1 << 20)
+
+static int flush(struct index_writer *self, size_t least)
 {
-    for (size_t i = 0; i < groups->span_count; i++) {
-        for (uint32_t k = 0; k < groups->spans[i].count; k++) {
+    if (self->out.len < least && !self->out.code)
+        return 0;
+    int rc = buf_check(&self->out, "the index of the checkpoint", self->err);
+    self->crc = crc32c(self->crc, self->out.data, self->out.len);
+    if (!rc)
+        rc = metadata_sink_put(self->sink, self->out.data, self->out.len, self->err);
+    buf_clear(&self->out);
+    return rc;
+}
+
+static int put_items(struct index_writer *self, const struct item_groups *groups)
+{
+    int rc = 0;
+    for (size_t i = 0; i < groups->span_count && !rc; i++) {
+        uint32_t count = groups->spans[i].count, alike = self->sink->write ? 1 : count;
+        for (uint32_t k = 0; k < count && !rc; k += alike) {
             struct plan_item item = item_span_at(groups->plan, &groups->spans[i], k);
             struct stored_chunk chunk = {.region = item.region,
                                          .file = item.file,
-                                         .offset = raw ? item.offset : item.payload_offset,
-                                         .length = raw ? item.length : item.payload_bytes};
-            put_chunk(out, &chunk, raw);
+                                         .offset = self->raw ? item.offset : item.payload_offset,
+                                         .length = self->raw ? item.length : item.payload_bytes};
+            size_t begin = self->out.len;
+            put_chunk(&self->out, &chunk, self->raw);
+            self->sink->bytes += (alike - 1) * (self->out.len - begin);
+            rc = flush(self, FLUSH_BYTES);
         }
     }
+    return rc;
 }
 
-/* A catalogue contains values as literals, and only the payloads of items; raw contains whole items. */
-static int write_plan(bool raw, const struct layout *layout, const struct plan *plan, uint64_t save_id, struct buf *out,
-                      struct cb_err *err)
+static bool has_chunks(const struct index_writer *self, const struct state_tensor *tensor)
 {
-    size_t tensors = layout_tensor_count(layout), begin = out->len, chunks = 0;
-    struct item_groups groups;
-    int rc = item_groups_init(&groups, plan, tensors, err);
-    if (rc)
-        return rc;
-    for (uint32_t i = 0; i < tensors && !rc; i++) {
-        rc = item_groups_select(&groups, i, err);
-        if (raw || layout_tensor(layout, i)->kind != KIND_BYTES)
-            chunks += item_groups_count(&groups);
-    }
-    index_put_head(out, raw ? &raw_form : &catalogue_form, save_id);
-    if (!raw) {
-        index_put_u32(out, PLAN_DCP_SAFETENSORS);
-        index_put_u32(out, true);
-    }
-    index_put_counts(out, tensors, chunks, plan->file_count);
-    for (uint32_t i = 0; i < tensors && !rc; i++) {
+    return self->raw || tensor->kind != KIND_BYTES;
+}
+
+static int put_tensors(struct index_writer *self, const struct layout *layout, struct item_groups *groups)
+{
+    int rc = 0;
+    for (uint32_t i = 0; i < layout_tensor_count(layout) && !rc; i++) {
         const struct state_tensor *tensor = layout_tensor(layout, i);
-        rc = item_groups_select(&groups, i, err);
-        bool is_bytes = tensor->kind == KIND_BYTES;
+        rc = item_groups_select(groups, i, self->err);
         struct stored_tensor stored = {.fqn = (char *)tensor->fqn,
-                                       .is_bytes = is_bytes,
+                                       .is_bytes = tensor->kind == KIND_BYTES,
                                        .dtype = tensor->dtype,
                                        .dims = tensor->dims,
-                                       .chunk_count = is_bytes && !raw ? 0 : (uint32_t)item_groups_count(&groups),
+                                       .chunk_count =
+                                           has_chunks(self, tensor) ? (uint32_t)item_groups_count(groups) : 0,
                                        .literal = (char *)tensor->literal,
                                        .path = (char *)tensor->path};
         memcpy(stored.shape, tensor->shape, sizeof stored.shape);
-        put_tensor(out, &stored, raw);
+        put_tensor(&self->out, &stored, self->raw);
+        rc = rc ? rc : flush(self, FLUSH_BYTES);
     }
+    for (uint32_t i = 0; i < layout_tensor_count(layout) && !rc; i++) {
+        if (!has_chunks(self, layout_tensor(layout, i)))
+            continue;
+        rc = item_groups_select(groups, i, self->err);
+        rc = rc ? rc : put_items(self, groups);
+    }
+    return rc;
+}
+
+static int put_head(struct index_writer *self, const struct layout *layout, struct item_groups *groups,
+                    uint64_t save_id)
+{
+    uint64_t tensors = layout_tensor_count(layout), chunks = 0;
+    int rc = 0;
     for (uint32_t i = 0; i < tensors && !rc; i++) {
-        rc = item_groups_select(&groups, i, err);
-        if (!rc && (raw || layout_tensor(layout, i)->kind != KIND_BYTES))
-            put_items(out, &groups, raw);
+        rc = item_groups_select(groups, i, self->err);
+        chunks += has_chunks(self, layout_tensor(layout, i)) ? item_groups_count(groups) : 0;
     }
-    for (uint32_t i = 0; i < plan->file_count; i++) {
+    index_put_head(&self->out, self->raw ? &raw_form : &catalogue_form, save_id);
+    if (!self->raw) {
+        index_put_u32(&self->out, PLAN_DCP_SAFETENSORS);
+        index_put_u32(&self->out, true);
+    }
+    index_put_counts(&self->out, tensors, chunks, groups->plan->file_count);
+    return rc;
+}
+
+static int put_files(struct index_writer *self, const struct plan *plan)
+{
+    int rc = 0;
+    for (uint32_t i = 0; i < plan->file_count && !rc; i++) {
         char name[PLAN_NAME_BYTES];
         plan_file_name(plan, i, name);
-        index_put_text(out, name);
+        index_put_text(&self->out, name);
+        rc = flush(self, FLUSH_BYTES);
     }
-    item_groups_release(&groups);
+    return rc;
+}
+
+/* A catalogue contains values as literals, and only the payloads of items; raw contains whole items. */
+static int write_plan(bool raw, const struct layout *layout, const struct plan *plan, uint64_t save_id,
+                      struct metadata_sink *sink, struct cb_err *err)
+{
+    struct index_writer self = {.sink = sink, .raw = raw, .err = err};
+    struct item_groups groups;
+    int rc = item_groups_init(&groups, plan, layout_tensor_count(layout), err);
     if (rc)
-        out->len = begin;
-    return rc ? rc
-              : index_end(out, begin, raw ? "the index of the checkpoint" : "the catalogue of the checkpoint", err);
+        return rc;
+    buf_init(&self.out, METADATA_MOST_BYTES);
+    rc = put_head(&self, layout, &groups, save_id);
+    rc = rc ? rc : put_tensors(&self, layout, &groups);
+    rc = rc ? rc : put_files(&self, plan);
+    rc = rc ? rc : flush(&self, 0);
+    index_put_u32(&self.out, self.crc);
+    rc = rc ? rc : flush(&self, 0);
+    item_groups_release(&groups);
+    buf_release(&self.out);
+    return rc;
 }
 
 int catalogue_write_plan(const struct layout *layout, const struct plan *plan, const char *checkpoint_id,
-                         uint64_t save_id, struct buf *out, struct cb_err *err)
+                         uint64_t save_id, struct metadata_sink *sink, struct cb_err *err)
 {
     (void)checkpoint_id;
-    return write_plan(false, layout, plan, save_id, out, err);
+    return write_plan(false, layout, plan, save_id, sink, err);
 }
 
 int raw_index_write(const struct layout *layout, const struct plan *plan, const char *checkpoint_id, uint64_t save_id,
-                    struct buf *out, struct cb_err *err)
+                    struct metadata_sink *sink, struct cb_err *err)
 {
     (void)checkpoint_id;
-    return write_plan(true, layout, plan, save_id, out, err);
+    return write_plan(true, layout, plan, save_id, sink, err);
 }
 
 /* --- reading --- */

@@ -13,6 +13,7 @@
 #ifndef CKPT_FORMAT_CATALOGUE_H
 #define CKPT_FORMAT_CATALOGUE_H
 
+#include "ckpt/format/metadata_sink.h"
 #include "ckpt/stored.h"
 #include "core/buf.h"
 
@@ -20,13 +21,13 @@ int catalogue_write(const struct stored_checkpoint *checkpoint, struct buf *out,
 
 /* Operations of ckpt/format/format_ops.h: for dcp+safetensors … */
 int catalogue_write_plan(const struct layout *layout, const struct plan *plan, const char *checkpoint_id,
-                         uint64_t save_id, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
+                         uint64_t save_id, struct metadata_sink *sink, struct cb_err *err) CB_MUST_CHECK;
 bool catalogue_is(const void *bytes, size_t len);
 int catalogue_read(const char *name, const void *bytes, size_t len, struct stored_checkpoint **checkpoint,
                    struct cb_err *err) CB_MUST_CHECK;
 /* … and for raw. */
 int raw_index_write(const struct layout *layout, const struct plan *plan, const char *checkpoint_id, uint64_t save_id,
-                    struct buf *out, struct cb_err *err) CB_MUST_CHECK;
+                    struct metadata_sink *sink, struct cb_err *err) CB_MUST_CHECK;
 bool raw_index_is(const void *bytes, size_t len);
 int raw_index_read(const char *name, const void *bytes, size_t len, struct stored_checkpoint **checkpoint,
                    struct cb_err *err) CB_MUST_CHECK;

@@ -3,6 +3,7 @@
 #define CKPT_FORMAT_DCP_H
 
 #include "ckpt/format/item.h"
+#include "ckpt/format/metadata_sink.h"
 #include "ckpt/plan.h"
 #include "ckpt/stored.h"
 #include "core/buf.h"
@@ -16,7 +17,7 @@ int dcp_item_trailer(const struct state_tensor *tensor, const struct plan_item *
 int dcp_bytes_payload(const struct state_tensor *tensor, uint64_t save_id, struct buf *out,
                       struct cb_err *err) CB_MUST_CHECK;
 int dcp_write_metadata(const struct layout *layout, const struct plan *plan, const char *checkpoint_id,
-                       uint64_t save_id, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
+                       uint64_t save_id, struct metadata_sink *sink, struct cb_err *err) CB_MUST_CHECK;
 
 int dcp_read_metadata(const char *name, const void *bytes, size_t len, struct stored_checkpoint **checkpoint,
                       struct cb_err *err) CB_MUST_CHECK;

@@ -8,6 +8,7 @@
 #include "ckpt/format/dcp.h"
 #include "ckpt/format/item_groups.h"
 #include "ckpt/format/literal.h"
+#include "ckpt/format/metadata_sink.h"
 #include "ckpt/format/pickle.h"
 #include "ckpt/format/save_id.h"
 #include "ckpt/format/zip.h"
@@ -222,11 +223,14 @@ static const char *const constant_text[CONSTANT_COUNT] = {
 };
 
 #define NOT_YET UINT32_MAX
-#define BATCH 1000 /* pairs between MARK and SETITEMS, as Python does */
+#define FLUSH_BYTES ((size_t)1 << 20)    /* passed to the sink at once */
+#define MOST_BUFFERED (64 * FLUSH_BYTES) /* a name or a path can be long */
+#define BATCH 1000                       /* pairs between MARK and SETITEMS, as Python does */
 
 struct writer {
-    struct buf *out;
-    char *at; /* in memory reserved in `out` */
+    struct metadata_sink *sink;
+    struct buf out; /* not yet passed to the sink */
+    char *at;       /* in memory reserved in `out` */
     const struct layout *layout;
     const struct plan *plan;
     uint32_t memo_count;
@@ -234,27 +238,41 @@ struct writer {
     uint32_t properties[DTYPE_COUNT];   /* memo of the state of TensorProperties */
     uint32_t layout_memo, format_memo;  /* torch.strided and the memory format */
     uint32_t *fqns, *files;             /* memo of each tensor's name and file's name */
+    size_t files_known;                 /* files that have a memo … */
+    uint32_t first_file;                /* … and the first of them */
     struct item_groups groups;
-    int code; /* of selecting a tensor */
+    int code; /* of the first failure */
     struct cb_err *err;
 };
 
 static bool select_tensor(struct writer *self, uint32_t tensor)
 {
-    self->code = item_groups_select(&self->groups, tensor, self->err);
+    if (!self->code)
+        self->code = item_groups_select(&self->groups, tensor, self->err);
     return self->code == 0;
+}
+
+static void flush(struct writer *self)
+{
+    if (!self->code)
+        self->code = buf_check(&self->out, "the metadata of the checkpoint", self->err);
+    if (!self->code)
+        self->code = metadata_sink_put(self->sink, self->out.data, self->out.len, self->err);
+    buf_clear(&self->out);
 }
 
 /* Reserves `bytes`; done() returns the unused rest. */
 static bool reserve(struct writer *self, size_t bytes)
 {
-    self->at = buf_extend(self->out, bytes);
+    if (self->out.len >= FLUSH_BYTES)
+        flush(self);
+    self->at = self->code ? NULL : buf_extend(&self->out, bytes);
     return self->at != NULL;
 }
 
 static void done(struct writer *self)
 {
-    self->out->len = (size_t)(self->at - self->out->data);
+    self->out.len = (size_t)(self->at - self->out.data);
 }
 
 static void op(struct writer *self, const char *opcodes)
@@ -361,12 +379,51 @@ static void push_chunk(struct writer *self, const struct region *region)
 #define TENSOR_ROOM 1200 /* bytes of opcodes except names, including the first use of every constant */
 #define CHUNK_ROOM 600
 
+static size_t int_bytes(uint64_t value)
+{
+    char bytes[PICKLE_INT_MAX];
+    return (size_t)(pickle_put_int(bytes, value) - bytes);
+}
+
+/* To measure metadata, how many items of a span from `first` on take as many bytes as that: where they are, and their
+ * numbers in the tensor, ascend, so that the length of each integer does. Else 1. */
+static uint32_t count_alike(const struct writer *self, const struct item_span *span, uint32_t first, uint64_t number)
+{
+    uint32_t low = first, high = span->count;
+    if (self->sink->write || first == 0) /* the first item also writes names */
+        return 1;
+    struct plan_item item = item_span_at(self->plan, span, first);
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        struct plan_item other = item_span_at(self->plan, span, middle);
+        bool same = int_bytes(item.region.offset[0]) == int_bytes(other.region.offset[0]) &&
+                    int_bytes(item.offset) == int_bytes(other.offset) &&
+                    int_bytes(number) == int_bytes(number + middle - first);
+        if (same)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low - first + 1;
+}
+
+static uint64_t position(const struct writer *self)
+{
+    return self->sink->bytes + self->out.len;
+}
+
 static void write_chunks(struct writer *self, const struct item_span *span)
 {
-    for (uint32_t k = 0; k < span->count && reserve(self, CHUNK_ROOM); k++) {
+    uint32_t alike;
+    for (uint32_t k = 0; k < span->count; k += alike) {
         struct plan_item item = item_span_at(self->plan, span, k);
+        alike = count_alike(self, span, k, 0);
+        uint64_t begin = position(self);
+        if (!reserve(self, CHUNK_ROOM))
+            return;
         push_chunk(self, &item.region);
         done(self);
+        self->sink->bytes += (alike - 1) * (position(self) - begin);
     }
 }
 
@@ -425,6 +482,8 @@ static void write_index_and_info(struct writer *self, uint32_t tensor, uint32_t 
     if (self->files[item->file] == NOT_YET) {
         push_text(self, file);
         memoize(self, &self->files[item->file]);
+        if (self->files_known++ == 0)
+            self->first_file = self->files[item->file];
     } else {
         self->at = pickle_put_get(self->at, self->files[item->file]);
     }
@@ -458,9 +517,9 @@ static void write_given_path(struct writer *self, const char *path)
     struct buf pickle;
     buf_init(&pickle, MAX_LITERAL * 8);
     if (literal_to_pickle(path, &pickle, NULL) == 0)
-        buf_append(self->out, pickle.data + PICKLE_HEAD, pickle.len - PICKLE_HEAD - 1);
+        buf_append(&self->out, pickle.data + PICKLE_HEAD, pickle.len - PICKLE_HEAD - 1);
     else
-        self->out->code = CB_ERR_MEMORY;
+        self->out.code = CB_ERR_MEMORY;
     buf_release(&pickle);
 }
 
@@ -504,7 +563,7 @@ static void write_path(struct writer *self, uint32_t tensor)
 
 static void write_opcodes(struct writer *self, const char *opcodes)
 {
-    buf_append_text(self->out, opcodes);
+    buf_append_text(&self->out, opcodes);
 }
 
 static void write_key(struct writer *self, const char *key)
@@ -515,23 +574,31 @@ static void write_key(struct writer *self, const char *key)
     done(self);
 }
 
-/* Closes a batch of pairs and opens the next. */
-static void batch(struct writer *self, size_t *pairs)
+/* Counts more pairs; closes a full batch of them and opens the next. */
+static void batch(struct writer *self, uint64_t *pairs, uint32_t more)
 {
-    if (++*pairs % BATCH == 0)
+    uint64_t full = (*pairs + more) / BATCH - *pairs / BATCH;
+    *pairs += more;
+    if (full > 0)
         write_opcodes(self, "u(");
+    if (full > 1) /* only while measuring */
+        self->sink->bytes += 2 * (full - 1);
 }
 
 /* Where the items of the selected tensor are. */
-static void write_places(struct writer *self, uint32_t tensor, size_t *pairs)
+static void write_places(struct writer *self, uint32_t tensor, uint64_t *pairs)
 {
-    uint32_t number = 0;
+    uint32_t number = 0, alike;
     for (size_t i = 0; i < self->groups.span_count; i++) {
         const struct item_span *span = &self->groups.spans[i];
-        for (uint32_t k = 0; k < span->count; k++) {
+        for (uint32_t k = 0; k < span->count && !self->code; k += alike, number += alike) {
             struct plan_item item = item_span_at(self->plan, span, k);
-            write_index_and_info(self, tensor, number++, &item);
-            batch(self, pairs);
+            bool names_alike = self->files_known == self->plan->file_count && self->first_file >= 256;
+            alike = names_alike ? count_alike(self, span, k, number) : 1;
+            uint64_t begin = position(self);
+            write_index_and_info(self, tensor, number, &item);
+            self->sink->bytes += (alike - 1) * (position(self) - begin);
+            batch(self, pairs, alike);
         }
     }
 }
@@ -562,7 +629,8 @@ static void write_storage_meta(struct writer *self, const char *checkpoint_id, u
 
 static void write_all(struct writer *self, const char *checkpoint_id, uint64_t save_id)
 {
-    size_t tensors = layout_tensor_count(self->layout), pairs = 0;
+    size_t tensors = layout_tensor_count(self->layout);
+    uint64_t pairs = 0;
     if (!reserve(self, TENSOR_ROOM))
         return;
     op(self, "\x80\x04");
@@ -574,14 +642,14 @@ static void write_all(struct writer *self, const char *checkpoint_id, uint64_t s
     done(self);
     for (uint32_t i = 0; i < tensors && select_tensor(self, i); i++) {
         write_tensor(self, i);
-        batch(self, &pairs);
+        batch(self, &pairs, 1);
     }
     write_opcodes(self, "u");
     write_key(self, "planner_data");
     write_opcodes(self, "}(");
     for (uint32_t i = 0; i < tensors; i++) {
         write_path(self, i);
-        batch(self, &pairs);
+        batch(self, &pairs, 1);
     }
     write_opcodes(self, "u");
     write_key(self, "storage_data");
@@ -596,15 +664,15 @@ static void write_all(struct writer *self, const char *checkpoint_id, uint64_t s
 }
 
 int dcp_write_metadata(const struct layout *layout, const struct plan *plan, const char *checkpoint_id,
-                       uint64_t save_id, struct buf *out, struct cb_err *err)
+                       uint64_t save_id, struct metadata_sink *sink, struct cb_err *err)
 {
     size_t tensors = layout_tensor_count(layout);
     struct writer writer = {
-        .out = out, .layout = layout, .plan = plan, .layout_memo = NOT_YET, .format_memo = NOT_YET, .err = err};
+        .sink = sink, .layout = layout, .plan = plan, .layout_memo = NOT_YET, .format_memo = NOT_YET, .err = err};
     memset(writer.constants, 0xff, sizeof writer.constants);
     memset(writer.properties, 0xff, sizeof writer.properties);
-    size_t begin = out->len;
     int code = 0;
+    buf_init(&writer.out, MOST_BUFFERED);
     writer.fqns = malloc((tensors + 1) * sizeof *writer.fqns);
     writer.files = malloc((plan->file_count + 1) * sizeof *writer.files);
     if (!writer.fqns || !writer.files) {
@@ -617,10 +685,10 @@ int dcp_write_metadata(const struct layout *layout, const struct plan *plan, con
     memset(writer.fqns, 0xff, tensors * sizeof *writer.fqns);
     memset(writer.files, 0xff, plan->file_count * sizeof *writer.files);
     write_all(&writer, checkpoint_id, save_id);
-    code = writer.code ? writer.code : buf_check(out, "the metadata of the checkpoint", err);
+    flush(&writer);
+    code = writer.code;
 out:
-    if (code)
-        out->len = begin;
+    buf_release(&writer.out);
     free(writer.fqns);
     free(writer.files);
     item_groups_release(&writer.groups);

@@ -141,9 +141,9 @@ int format_bytes_payload(enum plan_format format, const struct state_tensor *ten
 }
 
 int format_write_metadata(enum plan_format format, const struct layout *layout, const struct plan *plan,
-                          const char *checkpoint_id, uint64_t save_id, struct buf *out, struct cb_err *err)
+                          const char *checkpoint_id, uint64_t save_id, struct metadata_sink *sink, struct cb_err *err)
 {
-    return formats[format]->write_metadata(layout, plan, checkpoint_id, save_id, out, err);
+    return formats[format]->write_metadata(layout, plan, checkpoint_id, save_id, sink, err);
 }
 
 int format_read_metadata(const char *name, const void *bytes, size_t len, struct stored_checkpoint **checkpoint,

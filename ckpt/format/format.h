@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "ckpt/format/item.h"
+#include "ckpt/format/metadata_sink.h"
 #include "ckpt/layout/layout.h"
 #include "ckpt/plan.h"
 #include "ckpt/stored.h"
@@ -54,7 +55,7 @@ int format_bytes_payload(enum plan_format format, const struct state_tensor *ten
 
 /* The metadata file of a complete plan. `checkpoint_id` is the checkpoint's path as a user would write it. */
 int format_write_metadata(enum plan_format format, const struct layout *layout, const struct plan *plan,
-                          const char *checkpoint_id, uint64_t save_id, struct buf *out,
+                          const char *checkpoint_id, uint64_t save_id, struct metadata_sink *sink,
                           struct cb_err *err) CB_MUST_CHECK;
 
 /* Parses a metadata file, for loading and verifying; strict and bounded. */

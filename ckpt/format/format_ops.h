@@ -5,6 +5,7 @@
 #define CKPT_FORMAT_FORMAT_OPS_H
 
 #include "ckpt/format/item.h"
+#include "ckpt/format/metadata_sink.h"
 #include "ckpt/plan.h"
 #include "ckpt/stored.h"
 #include "core/buf.h"
@@ -29,7 +30,7 @@ struct format_ops {
                         struct buf *out, struct cb_err *err);
     int (*bytes_payload)(const struct state_tensor *tensor, uint64_t save_id, struct buf *out, struct cb_err *err);
     int (*write_metadata)(const struct layout *layout, const struct plan *plan, const char *checkpoint_id,
-                          uint64_t save_id, struct buf *out, struct cb_err *err);
+                          uint64_t save_id, struct metadata_sink *sink, struct cb_err *err);
 
     /* Whether bytes are this format's metadata; NULL: it cannot be recognised, so this format is tried last. */
     bool (*is_metadata)(const void *bytes, size_t len);

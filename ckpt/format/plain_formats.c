@@ -138,10 +138,16 @@ static int safetensors_bytes_payload(const struct state_tensor *tensor, uint64_t
 }
 
 static int write_index(const struct layout *layout, const struct plan *plan, const char *checkpoint_id,
-                       uint64_t save_id, struct buf *out, struct cb_err *err)
+                       uint64_t save_id, struct metadata_sink *sink, struct cb_err *err)
 {
+    struct buf out;
     (void)checkpoint_id;
-    return safetensors_put_index(layout, plan, save_id, out, err);
+    buf_init(&out, METADATA_MOST_BYTES);
+    int code = safetensors_put_index(layout, plan, save_id, &out, err);
+    if (!code)
+        code = metadata_sink_put(sink, out.data, out.len, err);
+    buf_release(&out);
+    return code;
 }
 
 const struct format_ops safetensors_format = {

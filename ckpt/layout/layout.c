@@ -214,6 +214,15 @@ uint64_t layout_rank_bytes(const struct layout *layout, uint32_t rank)
     return sink.bytes;
 }
 
+#define SLICE_ROLES (1u << AXIS_PP | 1u << AXIS_EP | 1u << AXIS_FSDP)
+
+static size_t slice_index(const struct layout *layout, const uint32_t coordinate[AXIS_ROLES])
+{
+    const uint32_t *size = layout->mesh.size;
+    return ((size_t)coordinate[AXIS_PP] * size[AXIS_EP] + coordinate[AXIS_EP]) * size[AXIS_FSDP] +
+           coordinate[AXIS_FSDP];
+}
+
 void layout_sizes_init(struct layout_sizes *self, const struct layout *layout)
 {
     unsigned roles = 1u << AXIS_PP | 1u << AXIS_TP | 1u << AXIS_EP;
@@ -223,23 +232,43 @@ void layout_sizes_init(struct layout_sizes *self, const struct layout *layout)
     *self = (struct layout_sizes){.layout = layout, .roles = roles};
     if (extent <= MOST_SIZES)
         self->known = calloc(extent, sizeof *self->known);
+    if (layout->placement[KIND_WEIGHT] == PLACE_CHUNK)
+        self->starts = calloc(mesh_extent(&layout->mesh, SLICE_ROLES), sizeof *self->starts);
+    for (uint32_t pp = 0; self->starts && pp < layout->mesh.size[AXIS_PP]; pp++) {
+        for (uint32_t ep = 0; ep < layout->mesh.size[AXIS_EP]; ep++)
+            layout_mark_slices(layout, pp, ep,
+                               self->starts +
+                                   slice_index(layout, (uint32_t[AXIS_ROLES]){[AXIS_PP] = pp, [AXIS_EP] = ep}));
+    }
 }
 
 void layout_sizes_release(struct layout_sizes *self)
 {
     free(self->known);
-    self->known = NULL;
+    free(self->starts);
+    *self = (struct layout_sizes){0};
 }
 
 uint64_t layout_sizes_of(struct layout_sizes *self, uint32_t rank)
 {
+    const struct mesh *mesh = &self->layout->mesh;
     uint32_t coordinate[AXIS_ROLES];
     if (!self->known)
         return layout_rank_bytes(self->layout, rank);
-    mesh_coordinates(&self->layout->mesh, rank, coordinate);
-    uint64_t *known = &self->known[mesh_index(&self->layout->mesh, self->roles, coordinate)];
+    mesh_coordinates(mesh, rank, coordinate);
+    uint64_t *known = &self->known[mesh_index(mesh, self->roles, coordinate)];
+    if (*known > 0)
+        return *known;
+    bool alike = self->starts && !self->starts[slice_index(self->layout, coordinate)];
+    uint32_t from = rank;
+    while (alike && *known == 0) {
+        coordinate[AXIS_FSDP]--;
+        from -= mesh->stride[AXIS_FSDP];
+        *known = self->known[mesh_index(mesh, self->roles, coordinate)];
+        alike = !self->starts[slice_index(self->layout, coordinate)];
+    }
     if (*known == 0)
-        *known = layout_rank_bytes(self->layout, rank);
+        *known = layout_rank_bytes(self->layout, from);
     return *known;
 }
 

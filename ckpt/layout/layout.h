@@ -146,6 +146,7 @@ struct layout_sizes {
     const struct layout *layout;
     unsigned roles;  /* the axes along which ranks may differ */
     uint64_t *known; /* indexed by coordinates along these axes; 0 if not known yet; NULL if there are too many */
+    bool *starts;    /* [pp][ep][fsdp]: this rank may hold more or less than the one before it along fsdp; or NULL */
 };
 void layout_sizes_init(struct layout_sizes *self, const struct layout *layout);
 void layout_sizes_release(struct layout_sizes *self);

@@ -101,6 +101,12 @@ static inline const struct cell *layout_experts(const struct layout *self, uint3
     return &self->experts[(pp * self->mesh.size[AXIS_TP] + tp) * self->mesh.size[AXIS_EP] + ep];
 }
 
+/* Along fsdp, with PLACE_CHUNK: sets starts[f] for each coordinate f at which some shard of these ranks has another number
+ * of rows than at f - 1, and for f = 0. */
+void layout_mark_slices(const struct layout *layout, uint32_t pp, uint32_t ep, bool *starts);
+/* Elsewhere a shard begins this many rows after the one at f - 1. */
+uint64_t layout_row_step(const struct layout *self, const struct local *local, bool expert);
+
 /* Calls `fn` for every local of every kind that a rank holds, in the order of its pieces, except locals whose kind
  * has no state tensor. `state_tensor` is its index. */
 typedef void (*layout_local_fn)(void *context, const struct cell *cell, const struct local *local, enum state_kind kind,

@@ -20,7 +20,7 @@
 #include "setup/checkpoint_options.h"
 #include "setup/memory_estimate.h"
 
-#define METADATA_MAX_BYTES (64 * GIB)
+#define LONG_METADATA 0.1 /* share of the save */
 
 struct forecast {
     const struct experiment *experiment;
@@ -28,18 +28,33 @@ struct forecast {
     uint64_t weight_bytes, optimizer_bytes, total_bytes;
     uint64_t largest_state_bytes, all_state_bytes; /* of one rank; of all ranks */
     uint64_t rss_bytes, metadata_bytes, requests, host_memory_bytes;
+    double metadata_s; /* at the rate of a rank */
     struct rates rates;
     struct prediction predicted;
 };
 
 /* ---- forecast ---- */
 
+/* All files but .metadata. */
+static uint64_t count_requests(const struct plan *plan, uint64_t block)
+{
+    uint64_t count = 0;
+    if (plan->options.files == FILES_SHARED)
+        return plan->file_count > 0 ? (plan_file_length(plan, 0) + block - 1) / block : 0;
+    for (size_t i = 0; i < plan->pattern_count; i++) {
+        const struct plan_pattern *pattern = &plan->patterns[i];
+        for (size_t k = pattern->first_length; k < pattern[1].first_length; k++)
+            count += (plan->lengths[k] + block - 1) / block * pattern->count;
+    }
+    return count;
+}
+
 static int forecast_init(struct forecast *self, const struct experiment *experiment,
                          const struct throughput_history *book, struct cb_err *err)
 {
     struct rusage usage;
     struct plan_options options;
-    struct buf metadata;
+    struct metadata_sink metadata = {.write = NULL};
     *self = (struct forecast){.experiment = experiment};
     int rc = workload_init(&self->workload, experiment, err);
     if (rc == 0 && !self->workload.layout)
@@ -53,24 +68,20 @@ static int forecast_init(struct forecast *self, const struct experiment *experim
     self->rss_bytes = (uint64_t)usage.ru_maxrss * KIB; /* measured before the metadata is written */
     const struct layout *layout = self->workload.layout;
     const struct plan *plan = self->workload.plan;
-    uint64_t block = experiment_u64(experiment, OPT_IO_BLOCK);
     forecast_sum_states(layout, &self->largest_state_bytes, &self->all_state_bytes);
     self->weight_bytes = layout_kind_bytes(layout, KIND_WEIGHT);
     self->total_bytes = layout_total_bytes(layout);
     self->optimizer_bytes = self->total_bytes - self->weight_bytes;
     estimate_memory_bytes(&self->workload.layouts, experiment, &self->host_memory_bytes);
-    self->requests = 1; /* .metadata */
-    for (uint32_t i = 0; i < plan->file_count; i++)
-        self->requests += (plan_file_length(plan, i) + block - 1) / block;
-    buf_init(&metadata, METADATA_MAX_BYTES);
+    self->requests = count_requests(plan, experiment_u64(experiment, OPT_IO_BLOCK)) + 1; /* and .metadata */
     rc = plan_options_read(experiment, workload_payload_alignment(experiment), &options, err);
     if (rc == 0)
         rc = format_write_metadata(options.format, layout, plan, "planned", 0, &metadata, err);
-    self->metadata_bytes = metadata.len;
-    buf_release(&metadata);
+    self->metadata_bytes = metadata.bytes;
     forecast_choose_rates(experiment, &self->workload, book, &self->rates);
     forecast_predict(experiment, plan, &self->rates, self->largest_state_bytes, self->all_state_bytes,
                      &self->predicted);
+    self->metadata_s = (double)self->metadata_bytes / self->rates.save;
     return rc;
 }
 
@@ -89,6 +100,12 @@ static void write_plan_lines(const struct forecast *self, struct buf *out)
                units_format_bytes((double)self->metadata_bytes, b), units_format_count(self->requests, c),
                units_plural(self->requests),
                units_format_bytes((double)experiment_u64(self->experiment, OPT_IO_BLOCK), d));
+    if (self->metadata_s > LONG_METADATA * self->predicted.save_s)
+        buf_printf(
+            out,
+            "           warning: rank 0 alone writes .metadata, %s after all data, and a load waits until it has read "
+            "it; fewer shards make it shorter\n",
+            units_format_duration(self->metadata_s * 1e9, a));
     buf_printf(out, "a rank     writes %s … %s … %s (min, median, max): %.3f x mean, %.3f x the least possible\n",
                units_format_bytes((double)plan->rank_bytes_min, a),
                units_format_bytes((double)plan->rank_bytes_median, b),
@@ -180,6 +197,7 @@ static void write_json(const struct forecast *self, struct json_writer *writer)
     json_member_double(writer, "plan_s", (double)plan->compute_ns / 1e9);
     json_member_u64(writer, "rss_bytes", self->rss_bytes);
     json_member_u64(writer, "metadata_bytes", self->metadata_bytes);
+    json_member_double(writer, "metadata_s", self->metadata_s);
     json_member_u64(writer, "requests", self->requests);
     json_member_u64(writer, "host_memory_bytes", self->host_memory_bytes);
     write_predicted_json(self, writer);

@@ -231,11 +231,12 @@ static int compose_metadata(struct native_operation *operation, struct cb_err *e
     timeline_enter(&operation->timeline, STATE_SERIALIZE);
     const char *place = engine->setup.store_path;
     int rc = native_name(place ? place : engine->setup.config.store, operation->path, id, err);
+    struct metadata_sink sink = metadata_sink_to(&engine->save->metadata);
     buf_clear(&engine->save->metadata);
     if (!rc)
         rc = format_write_metadata(engine->setup.config.plan.format, operation->layout, engine->save->plan, id,
-                                   operation->save_id, &engine->save->metadata, err);
-    return rc ? rc : buf_check(&engine->save->metadata, "the checkpoint's metadata", err);
+                                   operation->save_id, &sink, err);
+    return rc;
 }
 
 static int publish_marker(struct native_operation *operation, struct cb_err *err)

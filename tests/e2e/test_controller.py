@@ -115,7 +115,7 @@ def test_completion_completes(place, line, wanted):
 
 
 PLAN_MEMBERS = {"params", "bytes", "tensors", "items", "files", "rank_bytes", "imbalance", "imbalance_vs_bound", "plan_s",
-                "rss_bytes", "metadata_bytes", "requests", "host_memory_bytes", "predicted"}
+                "rss_bytes", "metadata_bytes", "metadata_s", "requests", "host_memory_bytes", "predicted"}
 
 
 def test_plan_has_exactly_the_promised_members(place):
@@ -134,6 +134,15 @@ def test_plan_of_a_large_cluster_is_balanced_and_predicts_which_limit_binds(plac
     assert plan["predicted"]["save_s"] == pytest.approx(plan["bytes"]["total"] / (300 * 2**30), rel=0.01)
     assert 0.9 < plan["predicted"]["goodput"] < 1
     assert document(place, *words)["predicted"]["save_limit"] == "rank"
+
+
+def test_plan_of_fsdp_at_scale_takes_little_memory_and_warns_of_long_metadata(place):
+    words = ("plan", "model=llama3-405b", "ranks=16384", "sharding=full")
+    plan = document(place, *words)
+    assert plan["items"] > 50_000_000 and plan["metadata_bytes"] > 5 * 2**30 and plan["rss_bytes"] < 64 * 2**20
+    assert plan["metadata_s"] > plan["predicted"]["save_s"]
+    assert "warning: rank 0 alone writes .metadata, " in ckptbench(place, *words).stdout
+    assert "warning" not in ckptbench(place, "plan", "model=gpt2", "ranks=4", "sharding=full").stdout
 
 
 @pytest.mark.parametrize("words, ranks", [(("nodes=2", "ranks_per_node=4"), 8), (("ranks_per_node=2",), 2), (("nodes=4",), 4)])

@@ -25,9 +25,10 @@ static int write_files(const char *folder, const struct words *words, const stru
 {
     char path[4096];
     struct buf metadata;
+    struct metadata_sink sink = metadata_sink_to(&metadata);
     buf_init(&metadata, UINT64_C(4) << 30);
     snprintf(path, sizeof path, "%s/" STORED_MARKER, folder);
-    int code = format_write_metadata(PLAN_DCP, words->layout, plan, folder, 0, &metadata, err);
+    int code = format_write_metadata(PLAN_DCP, words->layout, plan, folder, 0, &sink, err);
     if (!code)
         code = buf_write_file(&metadata, path, 0644, err);
     buf_release(&metadata);

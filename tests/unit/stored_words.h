@@ -20,10 +20,11 @@ static inline struct stored_checkpoint *words_store(const struct words *words, e
     struct plan_options options = {.files_per_rank = 1, .payload_alignment = 64, .format = format};
     struct plan *plan;
     struct buf bytes;
+    struct metadata_sink sink = metadata_sink_to(&bytes);
     struct stored_checkpoint *checkpoint;
     buf_init(&bytes, 1 << 26);
     assert_int_equal(plan_compute(words->layout, &options, &plan, &err), 0);
-    assert_int_equal(format_write_metadata(format, words->layout, plan, "/ck", 0, &bytes, &err), 0);
+    assert_int_equal(format_write_metadata(format, words->layout, plan, "/ck", 0, &sink, &err), 0);
     assert_int_equal(format_read_metadata("test", bytes.data, bytes.len, &checkpoint, &err), 0);
     plan_free(plan);
     buf_release(&bytes);

@@ -64,6 +64,7 @@ static void write_metadata(struct buf *metadata)
 {
     struct words words;
     struct plan *plan;
+    struct metadata_sink sink = metadata_sink_to(metadata);
     struct cb_err err;
     char text[256];
     FILE *file = fopen(model, "w");
@@ -76,7 +77,7 @@ static void write_metadata(struct buf *metadata)
     struct plan_options options = {.format = PLAN_DCP, .files_per_rank = 1, .payload_alignment = 64};
     assert_int_equal(plan_compute(words.layout, &options, &plan, &err), 0);
     assert_int_equal(plan->item_count, ITEMS);
-    assert_int_equal(format_write_metadata(PLAN_DCP, words.layout, plan, "it", 7, metadata, &err), 0);
+    assert_int_equal(format_write_metadata(PLAN_DCP, words.layout, plan, "it", 7, &sink, &err), 0);
     plan_free(plan);
     words_release(&words);
     unlink(model);

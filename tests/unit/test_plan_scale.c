@@ -103,13 +103,16 @@ static void check_same_figures(const struct plan *plan, const struct plan *whole
 static void check_same_metadata(const struct words *words, const struct plan *plan, const struct plan *whole)
 {
     struct buf a, b;
+    struct metadata_sink to_a = metadata_sink_to(&a), to_b = metadata_sink_to(&b), measured = {.write = NULL};
     struct cb_err err;
     buf_init(&a, UINT64_C(1) << 28);
     buf_init(&b, UINT64_C(1) << 28);
-    assert_int_equal(format_write_metadata(plan->options.format, words->layout, plan, "/ck", 7, &a, &err), 0);
-    assert_int_equal(format_write_metadata(plan->options.format, words->layout, whole, "/ck", 7, &b, &err), 0);
+    assert_int_equal(format_write_metadata(plan->options.format, words->layout, plan, "/ck", 7, &to_a, &err), 0);
+    assert_int_equal(format_write_metadata(plan->options.format, words->layout, whole, "/ck", 7, &to_b, &err), 0);
+    assert_int_equal(format_write_metadata(plan->options.format, words->layout, plan, "/ck", 7, &measured, &err), 0);
     assert_int_equal(a.len, b.len);
     assert_memory_equal(a.data, b.data, a.len);
+    assert_int_equal(measured.bytes, a.len);
     buf_release(&a);
     buf_release(&b);
 }
@@ -179,11 +182,47 @@ static void a_plan_of_16384_fsdp_ranks_takes_less_than_16_mib(void **state)
     }
 }
 
+static int count_bytes(void *longest, const void *bytes, size_t len, struct cb_err *err)
+{
+    uint64_t *most = longest;
+    (void)bytes, (void)err;
+    *most = len > *most ? len : *most;
+    return 0;
+}
+
+/* Written to a sink that keeps nothing. */
+static void metadata_is_never_in_memory_as_a_whole(void **state)
+{
+    (void)state;
+    static const char *const formats[] = {"format=dcp", "format=raw"};
+    for (size_t i = 0; i < 2; i++) {
+        struct words words;
+        struct plan_options options;
+        struct plan *plan;
+        struct cb_err err = {0};
+        char text[128];
+        uint64_t longest = 0;
+        struct metadata_sink sink = {.write = count_bytes, .context = &longest};
+        snprintf(text, sizeof text, "model=llama3-8b ranks=256 sharding=full %s", formats[i]);
+        assert_int_equal(words_make(&words, text, &err), 0);
+        assert_int_equal(plan_options_read(words.experiment, 4096, &options, &err), 0);
+        assert_int_equal(plan_compute(words.layout, &options, &plan, &err), 0);
+        malloc_peak_start();
+        assert_int_equal(format_write_metadata(options.format, words.layout, plan, "/ck", 7, &sink, &err), 0);
+        assert_true(malloc_peak_end() < 6 * MIB);
+        assert_true(sink.bytes > 10 * MIB);
+        assert_true(longest < 2 * MIB);
+        plan_free(plan);
+        words_release(&words);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(derived_items_are_those_that_each_rank_would_plan, write_list, remove_list),
         cmocka_unit_test(a_plan_of_16384_fsdp_ranks_takes_less_than_16_mib),
+        cmocka_unit_test(metadata_is_never_in_memory_as_a_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -102,8 +102,10 @@ static void a_tensor_without_an_id_is_of_another_save_and_a_value_may_be_foreign
 
 static void write_metadata(const struct planned *self, uint64_t save_id, struct buf *out)
 {
+    struct metadata_sink sink = metadata_sink_to(out);
     struct cb_err err;
-    assert_int_equal(format_write_metadata(self->format, self->words.layout, self->plan, "/ck", save_id, out, &err), 0);
+    assert_int_equal(format_write_metadata(self->format, self->words.layout, self->plan, "/ck", save_id, &sink, &err),
+                     0);
 }
 
 static uint64_t read_metadata(const struct planned *self, const struct buf *metadata)
