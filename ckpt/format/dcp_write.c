@@ -225,6 +225,7 @@ static const char *const constant_text[CONSTANT_COUNT] = {
 #define NOT_YET UINT32_MAX
 #define FLUSH_BYTES ((size_t)1 << 20)    /* passed to the sink at once */
 #define MOST_BUFFERED (64 * FLUSH_BYTES) /* a name or a path can be long */
+#define WIDE_MEMO 256                    /* from this one on all take as many bytes */
 #define BATCH 1000                       /* pairs between MARK and SETITEMS, as Python does */
 
 struct writer {
@@ -247,6 +248,9 @@ struct writer {
 
 static bool select_tensor(struct writer *self, uint32_t tensor)
 {
+    /* The length of a file's memo depends on the order of the first 256. */
+    self->groups.any_order =
+        !self->sink->write && self->plan->options.dedup != DEDUP_NONE && self->memo_count >= WIDE_MEMO;
     if (!self->code)
         self->code = item_groups_select(&self->groups, tensor, self->err);
     return self->code == 0;
@@ -593,7 +597,7 @@ static void write_places(struct writer *self, uint32_t tensor, uint64_t *pairs)
         const struct item_span *span = &self->groups.spans[i];
         for (uint32_t k = 0; k < span->count && !self->code; k += alike, number += alike) {
             struct plan_item item = item_span_at(self->plan, span, k);
-            bool names_alike = self->files_known == self->plan->file_count && self->first_file >= 256;
+            bool names_alike = self->files_known == self->plan->file_count && self->first_file >= WIDE_MEMO;
             alike = names_alike ? count_alike(self, span, k, number) : 1;
             uint64_t begin = position(self);
             write_index_and_info(self, tensor, number, &item);

@@ -1,6 +1,8 @@
 /* Groups a plan's items by tensor. */
 #include "ckpt/format/item_groups.h"
 
+#include <string.h>
+
 #include "core/alloc.h"
 
 struct plan_item item_span_at(const struct plan *plan, const struct item_span *span, uint32_t index)
@@ -9,30 +11,33 @@ struct plan_item item_span_at(const struct plan *plan, const struct item_span *s
     return plan_item_at(plan, span->rank + index * plan->rank_step, span->item - pattern->first_item);
 }
 
-static int compare_positions(const struct region *a, const struct region *b)
+static uint64_t row_at(const struct plan *plan, const struct item_span *span, uint32_t index)
 {
-    for (uint32_t i = 0; i < a->dims; i++) {
-        if (a->offset[i] != b->offset[i])
-            return a->offset[i] < b->offset[i] ? -1 : 1;
-    }
-    return 0;
+    uint32_t first = plan->patterns[plan->ranks[span->rank].pattern].rank;
+    uint32_t steps = plan->rank_step > 0 ? (span->rank - first) / plan->rank_step + index : 0;
+    return plan->items[span->item].region.offset[0] + steps * plan->items[span->item].row_step;
 }
 
-static struct region region_at(const struct plan *plan, const struct item_span *span, uint32_t index)
+/* Item `index` of a and the first of b, by position in their tensor. */
+static int compare_positions(const struct plan *plan, const struct item_span *a, uint32_t index,
+                             const struct item_span *b)
 {
-    struct region region = plan->items[span->item].region;
-    uint32_t first = plan->patterns[plan->ranks[span->rank].pattern].rank;
-    if (plan->rank_step > 0)
-        region.offset[0] += ((span->rank - first) / plan->rank_step + index) * plan->items[span->item].row_step;
-    return region;
+    const struct region *x = &plan->items[a->item].region, *y = &plan->items[b->item].region;
+    uint64_t row = x->dims ? row_at(plan, a, index) : 0, other = x->dims ? row_at(plan, b, 0) : 0;
+    if (row != other)
+        return row < other ? -1 : 1;
+    for (uint32_t i = 1; i < x->dims; i++) {
+        if (x->offset[i] != y->offset[i])
+            return x->offset[i] < y->offset[i] ? -1 : 1;
+    }
+    return 0;
 }
 
 /* By the position of their first items; equal ones by rank. */
 static int compare_spans(const void *a, const void *b, void *plan)
 {
     const struct item_span *x = a, *y = b;
-    struct region first = region_at(plan, x, 0), second = region_at(plan, y, 0);
-    int order = compare_positions(&first, &second);
+    int order = compare_positions(plan, x, 0, y);
     if (order)
         return order;
     if (x->rank != y->rank)
@@ -82,7 +87,10 @@ static int add_span(struct item_groups *self, struct item_span span, struct cb_e
 
 static void sort_spans(struct item_groups *self)
 {
-    if (self->span_count > 1)
+    size_t i = 1;
+    while (i < self->span_count && compare_spans(&self->spans[i - 1], &self->spans[i], (void *)self->plan) <= 0)
+        i++;
+    if (i < self->span_count)
         qsort_r(self->spans, self->span_count, sizeof *self->spans, compare_spans, (void *)self->plan);
 }
 
@@ -91,12 +99,16 @@ static bool in_order(const struct item_groups *self)
 {
     for (size_t i = 1; i < self->span_count; i++) {
         const struct item_span *before = &self->spans[i - 1];
-        struct region last = region_at(self->plan, before, before->count - 1);
-        struct region next = region_at(self->plan, &self->spans[i], 0);
-        if (compare_positions(&last, &next) >= 0)
+        if (compare_positions(self->plan, before, before->count - 1, &self->spans[i]) >= 0)
             return false;
     }
     return true;
+}
+
+static bool same_region(const struct plan *plan, const struct item_span *a, const struct item_span *b)
+{
+    const struct region *x = &plan->items[a->item].region, *y = &plan->items[b->item].region;
+    return compare_positions(plan, a, 0, b) == 0 && memcmp(x->size, y->size, x->dims * sizeof *x->size) == 0;
 }
 
 /* Of the items with the same region, leaves the first. */
@@ -104,13 +116,27 @@ static void drop_repeated(struct item_groups *self)
 {
     size_t kept = 0;
     for (size_t i = 0; i < self->span_count; i++) {
-        struct region region = region_at(self->plan, &self->spans[i], 0), last;
-        if (kept > 0)
-            last = region_at(self->plan, &self->spans[kept - 1], 0);
-        if (kept == 0 || !region_equal(&region, &last))
+        if (kept == 0 || !same_region(self->plan, &self->spans[i], &self->spans[kept - 1]))
             self->spans[kept++] = self->spans[i];
     }
     self->span_count = kept;
+}
+
+/* Makes each item a span of its own. Spans of columns begin and end together, so the items of equally many spans in a
+ * row are taken in turn: mostly they are in order then. */
+static int take_apart(struct item_groups *self, const struct item_span *spans, size_t count, struct cb_err *err)
+{
+    int rc = 0;
+    for (size_t begin = 0, end; begin < count && !rc; begin = end) {
+        for (end = begin; end < count && spans[end].count == spans[begin].count;)
+            end++;
+        for (uint32_t k = 0; k < spans[begin].count; k++) {
+            for (size_t i = begin; i < end && !rc; i++)
+                rc = add_span(self, (struct item_span){spans[i].item, spans[i].rank + k * self->plan->rank_step, 1},
+                              err);
+        }
+    }
+    return rc;
 }
 
 int item_groups_select(struct item_groups *self, uint32_t tensor, struct cb_err *err)
@@ -122,19 +148,16 @@ int item_groups_select(struct item_groups *self, uint32_t tensor, struct cb_err 
     for (size_t i = self->first[tensor]; i < self->first[tensor + 1] && !rc; i++)
         rc = add_span(self, self->all[i], err);
     sort_spans(self);
-    if (rc || in_order(self))
+    if (rc || self->any_order || in_order(self))
         return rc;
-    /* Spans interleave: each item becomes a span of its own. */
-    free(self->spans);
+    struct item_span *interleaved = self->spans;
+    size_t count = self->span_count;
     self->spans = NULL;
     self->span_count = 0;
-    for (size_t i = self->first[tensor]; i < self->first[tensor + 1] && !rc; i++) {
-        struct item_span span = {self->all[i].item, self->all[i].rank, 1};
-        for (uint32_t k = 0; k < self->all[i].count && !rc; k++, span.rank += self->plan->rank_step)
-            rc = add_span(self, span, err);
-    }
+    rc = take_apart(self, interleaved, count, err);
     sort_spans(self);
     drop_repeated(self);
+    free(interleaved);
     return rc;
 }
 

@@ -18,6 +18,7 @@ struct item_groups {
     size_t *first;         /* of each tensor in `all`, and the end */
     struct item_span *spans;
     size_t span_count;
+    bool any_order; /* spans may interleave: enough to measure them, if each item is written once */
 };
 
 int item_groups_init(struct item_groups *self, const struct plan *plan, size_t tensor_count,

@@ -191,19 +191,19 @@ static int count_bytes(void *longest, const void *bytes, size_t len, struct cb_e
 }
 
 /* Written to a sink that keeps nothing. */
-static void metadata_is_never_in_memory_as_a_whole(void **state)
+static void metadata_is_never_in_memory_as_a_whole_and_its_length_is_measured(void **state)
 {
     (void)state;
-    static const char *const formats[] = {"format=dcp", "format=raw"};
-    for (size_t i = 0; i < 2; i++) {
+    static const char *const cases[] = {"format=dcp", "format=dcp tp=4", "format=raw"};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct words words;
         struct plan_options options;
         struct plan *plan;
         struct cb_err err = {0};
         char text[128];
         uint64_t longest = 0;
-        struct metadata_sink sink = {.write = count_bytes, .context = &longest};
-        snprintf(text, sizeof text, "model=llama3-8b ranks=256 sharding=full %s", formats[i]);
+        struct metadata_sink sink = {.write = count_bytes, .context = &longest}, measured = {.write = NULL};
+        snprintf(text, sizeof text, "model=llama3-8b ranks=256 sharding=full %s", cases[i]);
         assert_int_equal(words_make(&words, text, &err), 0);
         assert_int_equal(plan_options_read(words.experiment, 4096, &options, &err), 0);
         assert_int_equal(plan_compute(words.layout, &options, &plan, &err), 0);
@@ -212,6 +212,8 @@ static void metadata_is_never_in_memory_as_a_whole(void **state)
         assert_true(malloc_peak_end() < 6 * MIB);
         assert_true(sink.bytes > 10 * MIB);
         assert_true(longest < 2 * MIB);
+        assert_int_equal(format_write_metadata(options.format, words.layout, plan, "/ck", 7, &measured, &err), 0);
+        assert_int_equal(measured.bytes, sink.bytes);
         plan_free(plan);
         words_release(&words);
     }
@@ -222,7 +224,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(derived_items_are_those_that_each_rank_would_plan, write_list, remove_list),
         cmocka_unit_test(a_plan_of_16384_fsdp_ranks_takes_less_than_16_mib),
-        cmocka_unit_test(metadata_is_never_in_memory_as_a_whole),
+        cmocka_unit_test(metadata_is_never_in_memory_as_a_whole_and_its_length_is_measured),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
