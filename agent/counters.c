@@ -316,7 +316,7 @@ int counters_write(const struct counters *self, const char *attempt_path, struct
     write_named(&json, "lustre", &self->start.lustre, &self->end.lustre);
     json_write_end_object(&json);
     buf_append_char(&text, '\n');
-    int rc = buf_write_file(&text, path, 0644, err);
+    int rc = buf_write_file(&text, path, 0666, err);
     buf_release(&text);
     return rc;
 }

@@ -377,7 +377,7 @@ static int write_fingerprint(const char *attempt_path, const char *store, struct
     write_ports(&json);
     json_write_end_object(&json);
     buf_append_char(&text, '\n');
-    int rc = buf_write_file(&text, path, 0644, err);
+    int rc = buf_write_file(&text, path, 0666, err);
     buf_release(&text);
     return rc;
 }

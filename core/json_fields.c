@@ -152,7 +152,7 @@ int json_write_file(struct file_batch *batch, const char *path, uint64_t version
     json_write_document(&text, version, fields, count, object);
     int rc = buf_check(&text, path, err);
     if (rc == 0)
-        rc = file_write(batch, &text, path, 0644, err);
+        rc = file_write(batch, &text, path, 0666, err);
     buf_release(&text);
     return rc;
 }

@@ -83,11 +83,11 @@ int history_set_baseline(struct history *self, const struct baseline *baseline, 
         rc = write_definition(baseline, &text, err);
     if (rc == 0) {
         snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(path, '/') - path), path);
-        if (mkdir(folder, 0755) && errno != EEXIST)
+        if (mkdir(folder, 0777) && errno != EEXIST)
             rc = cb_fail_errno(err, errno, "creating %s", folder);
     }
     if (rc == 0)
-        rc = buf_write_file(&text, path, 0644, err);
+        rc = buf_write_file(&text, path, 0666, err);
     if (rc == 0)
         rc = db_run(self, err, "INSERT OR REPLACE INTO baseline VALUES(?,?)", "tt", baseline->name, text.data);
     buf_release(&text);
@@ -127,10 +127,13 @@ int history_each_baseline(struct history *self, baseline_fn each, void *context,
     return rc;
 }
 
-static int load_file(struct history *self, const char *folder, const char *file, struct cb_err *err)
+/* One file against its row. */
+static int update_one(struct history *self, const char *folder, const char *file, bool load, bool *differ,
+                      struct cb_err *err)
 {
     char path[PATH_MAX_BYTES], name[BASELINE_NAME_BYTES];
     size_t len = strlen(file);
+    bool same = false;
     if (len <= 5 || strcmp(file + len - 5, ".json") != 0 || len - 5 >= sizeof name || file[0] == '.')
         return 0;
     snprintf(name, sizeof name, "%.*s", (int)(len - 5), file);
@@ -141,26 +144,53 @@ static int load_file(struct history *self, const char *folder, const char *file,
     buf_init(&text, BASELINE_MAX_BYTES);
     int rc = buf_read_file(&text, path, err);
     if (rc == 0)
+        rc = db_find(self, &same, NULL, err, "SELECT 1 FROM baseline WHERE baseline=? AND definition=?", "tt", name,
+                     text.data);
+    *differ = *differ || (rc == 0 && !same);
+    if (rc == 0 && !same && load) {
         rc = baseline_parse(name, text.data, text.len, &baseline, err);
-    if (rc == 0) {
+        if (rc == 0)
+            rc = db_run(self, err, "INSERT OR REPLACE INTO baseline VALUES(?,?)", "tt", name, text.data);
         baseline_release(&baseline);
-        rc = db_run(self, err, "INSERT OR REPLACE INTO baseline VALUES(?,?)", "tt", name, text.data);
     }
     buf_release(&text);
+    return rc == CB_ERR_NOT_FOUND ? 0 : rc; /* removed meanwhile */
+}
+
+static int remove_rows_without_file(struct history *self, bool load, bool *differ, struct cb_err *err)
+{
+    char path[PATH_MAX_BYTES], gone[BASELINE_NAME_BYTES];
+    sqlite3_stmt *statement;
+    int rc;
+    do {
+        gone[0] = '\0';
+        rc = db_query(self, &statement, err, "SELECT baseline FROM baseline", "");
+        while (!*gone && db_next(self, statement, &rc, err)) {
+            const char *name = db_text(statement, 0);
+            if (file_path(self, name, path, NULL) == 0 && access(path, F_OK) < 0 && errno == ENOENT)
+                snprintf(gone, sizeof gone, "%s", name);
+        }
+        sqlite3_reset(statement);
+        *differ = *differ || *gone;
+        if (rc == 0 && *gone && load)
+            rc = db_run(self, err, "DELETE FROM baseline WHERE baseline=?", "t", gone);
+    } while (rc == 0 && *gone && load);
     return rc;
 }
 
-int history_load_baseline_files(struct history *self, struct cb_err *err)
+int baselines_update(struct history *self, bool load, bool *differ, struct cb_err *err)
 {
     char folder[PATH_MAX_BYTES];
+    *differ = false;
     if (path_format(folder, sizeof folder, err, "%s/baselines", self->folder))
         return CB_ERR_USAGE;
     DIR *entries = opendir(folder);
-    if (!entries)
-        return errno == ENOENT ? 0 : cb_fail_errno(err, errno, "reading %s", folder);
+    if (!entries && errno != ENOENT)
+        return cb_fail_errno(err, errno, "reading %s", folder);
     int rc = 0;
-    for (struct dirent *entry; rc == 0 && (entry = readdir(entries));)
-        rc = load_file(self, folder, entry->d_name, err);
-    closedir(entries);
-    return rc;
+    for (struct dirent *entry; entries && rc == 0 && (entry = readdir(entries));)
+        rc = update_one(self, folder, entry->d_name, load, differ, err);
+    if (entries)
+        closedir(entries);
+    return rc ? rc : remove_rows_without_file(self, load, differ, err);
 }

@@ -29,10 +29,10 @@ int db_fail(struct history *self, const char *what, struct cb_err *err)
         return cb_fail(err, CB_ERR_TIMEOUT, "history %s: %s: another process has held it for 30 s", self->path, what);
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
+        self->is_damaged = true;
         return cb_fail(err, CB_ERR_CORRUPT,
-                       "history %s is damaged (%s): move it away and run `ckptbench collect --rebuild`, which "
-                       "makes it again from the run folders",
-                       self->path, text);
+                       "history %s is damaged (%s): it is set aside, and made again from the run folders", self->path,
+                       text);
     case SQLITE_NOMEM:
         return cb_fail(err, CB_ERR_MEMORY, "history %s: %s: no memory", self->path, what);
     default:

@@ -6,6 +6,7 @@
 #ifndef DB_CONNECTION_H
 #define DB_CONNECTION_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -18,7 +19,7 @@
 
 #define BASELINE_FILE_VERSION 1
 
-#define DB_MAX_STATEMENTS 96
+#define DB_MAX_STATEMENTS 128
 
 struct prepared {
     const char *sql; /* address of the literal */
@@ -27,22 +28,25 @@ struct prepared {
 
 struct history {
     sqlite3 *db;
-    char *path, *folder; /* folder of the database, baselines/ and runs/ */
+    char *path;   /* of the database */
+    char *folder; /* the home: runs/ and baselines/ */
     bool read_only;
+    bool is_damaged;                  /* SQLite has found damage: the database is set aside at the end */
     unsigned depth;                   /* nesting depth of transactions: only the outermost commits */
     int64_t metric_ids[METRIC_COUNT]; /* of table catalogue */
     struct prepared prepared[DB_MAX_STATEMENTS];
     size_t prepared_count;
 };
 
-/* How to open a history: `statfs_call` is statfs(2), or a test's replacement. */
-struct history_opening {
-    const char *path;
-    bool read_only;
-    int (*statfs_call)(const char *path, struct statfs *buffer);
-};
-int history_open_with(const struct history_opening *opening, struct history **history,
-                      struct cb_err *err) CB_MUST_CHECK;
+/* statfs(2), or a test's replacement. */
+typedef int statfs_fn(const char *path, struct statfs *buffer);
+
+#define INDEX_NAME "history.db"
+/* The database of a home: in $CKPTBENCH_INDEX if that is set, in the home if that is a local folder of the user, else
+ * in a cache folder on a local disk. Creates its folder. */
+int index_place(const char *home, statfs_fn *statfs_call, char path[PATH_MAX], struct cb_err *err) CB_MUST_CHECK;
+/* A database that is not there yet starts as a copy of HOME/history.db: it knows runs whose state is in no file. */
+void index_take_over(const char *home, const char *path);
 
 int db_fail(struct history *self, const char *what, struct cb_err *err);
 int db_exec(struct history *self, const char *sql, struct cb_err *err) CB_MUST_CHECK; /* any SQL that returns no rows */
@@ -61,7 +65,7 @@ void db_copy_text(sqlite3_stmt *statement, int column, char *out, size_t size);
 
 /* ---- the schema, as numbered migrations; docs/history.md explains the tables ---- */
 
-#define SCHEMA_VERSION 3
+#define SCHEMA_VERSION 4
 
 /* Whether the database must be migrated. Here and below, another program's database and a newer schema fail with a
  * message that names the file. */
@@ -78,10 +82,28 @@ int schema_sync_catalogue(struct history *self, struct cb_err *err) CB_MUST_CHEC
 int rows_insert_run(struct history *self, const struct planned_run *row, struct cb_err *err) CB_MUST_CHECK;
 /* Deletes everything that belongs to a run, including its row. */
 int rows_delete_run(struct history *self, const char *run, struct cb_err *err) CB_MUST_CHECK;
+/* Deletes sweeps and blocks that have no run. */
+int rows_delete_empty_sweeps(struct history *self, struct cb_err *err) CB_MUST_CHECK;
 int rows_insert_event(struct history *self, const char *run, uint64_t at_ns, const char *state, const char *note,
                       struct cb_err *err) CB_MUST_CHECK;
 /* CB_ERR_NOT_FOUND if there is no such run; `id` may be NULL. */
 int rows_run_id(struct history *self, const char *run, int64_t *id, struct cb_err *err) CB_MUST_CHECK;
+
+/* As history_ingest, but other machines are told of a further attempt of a run that had ended only if `tells`, and
+ * attempts are left out if `only_plan`. CB_ERR_NOT_FOUND: nothing was sealed; the run's row is there nevertheless. */
+int ingest_folder(struct history *self, const char *run_folder, bool only_plan, bool tells, bool *ingested,
+                  struct cb_err *err) CB_MUST_CHECK;
+/* Whether the baseline files differ from the table; loads them if `load`. */
+int baselines_update(struct history *self, bool load, bool *differ, struct cb_err *err) CB_MUST_CHECK;
+
+/* Tells the indexes of other machines that a run which had ended has changed; "*" is every run. Returns where they will
+ * find that, as in meta's row `changes`; 0 if it cannot be written. */
+uint64_t changes_tell(const struct history *self, const char *run);
+/* Adds the names after `*offset`, which moves behind the last whole line. A file that has become shorter is another
+ * one, and read from its start. */
+int changes_read(const struct history *self, uint64_t *offset, struct run_selection *names,
+                 struct cb_err *err) CB_MUST_CHECK;
+int selection_add(struct run_selection *selection, const char *run, struct cb_err *err) CB_MUST_CHECK;
 
 /* Writes planned.json to the run folder: what a rebuild cannot take from the experiment. */
 int planned_file_write(const struct planned_run *row, struct cb_err *err) CB_MUST_CHECK;

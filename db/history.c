@@ -1,69 +1,45 @@
-/* Opening and closing a history, planning runs and their states: where the database may be, and how SQLite is set
- * up. */
+/* Opening and closing a history, planning runs and their states. */
 #include "db/connection.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "core/alloc.h"
 #include "core/buf.h"
 #include "core/clock.h"
+#include "core/log.h"
+#include "core/path.h"
 #include "run/run_folder.h"
 
 #define PATH_MAX_BYTES 4096
 #define BUSY_TIMEOUT_MS 30000
 
-/* File systems whose locks or shared memory SQLite cannot rely on between machines (statfs magic). */
-static const struct {
-    uint32_t magic;
-    const char *name;
-} network_filesystems[] = {
-    {0x6969, "NFS"},          {0x517B, "SMB"},        {0xFE534D42, "SMB"},
-    {0xFF534D42, "CIFS"},     {0x0BD00BD0, "Lustre"}, {0x65735546, "FUSE"},
-    {0x00C36400, "Ceph"},     {0x47504653, "GPFS"},   {0x19830326, "BeeGFS"},
-    {0x5346414F, "AFS"},      {0x6B414653, "AFS"},    {0x01021997, "9P"},
-    {0x20030528, "OrangeFS"}, {0xAAD7AAEA, "PanFS"},  {0x73757245, "Coda"},
-    {0x7461636F, "OCFS2"},    {0x01161970, "GFS2"},   {0x786F4256, "VirtualBox shared folders"},
-};
-
-static int check_filesystem(const struct history *self, const struct history_opening *opening, struct cb_err *err)
-{
-    struct statfs buffer;
-    if (opening->statfs_call(self->folder, &buffer))
-        return cb_fail_errno(err, errno, "the folder of the history, %s", self->folder);
-    for (size_t i = 0; i < sizeof network_filesystems / sizeof network_filesystems[0]; i++)
-        if ((uint32_t)buffer.f_type == network_filesystems[i].magic)
-            return cb_fail(err, CB_ERR_UNSUPPORTED,
-                           "history %s lies on %s, where SQLite can lose data when two machines use it: set "
-                           "CKPTBENCH_HOME to a folder on a local disk; `ckptbench collect --rebuild` there makes the "
-                           "history from run folders copied into its runs/",
-                           self->path, network_filesystems[i].name);
-    return 0;
-}
-
 static int set_paths(struct history *self, const char *path, struct cb_err *err)
 {
-    struct buf buf;
-    buf_init(&buf, PATH_MAX_BYTES);
+    struct buf home;
+    char place[PATH_MAX];
     int rc = 0;
+    buf_init(&home, PATH_MAX_BYTES);
     if (path) {
-        buf_append_text(&buf, path);
+        const char *slash = strrchr(path, '/');
+        buf_append(&home, slash ? path : ".", slash > path ? (size_t)(slash - path) : 1);
     } else {
-        rc = home_folder(&buf, err);
-        buf_append_text(&buf, "/history.db");
+        rc = home_folder(&home, err);
+        if (rc == 0)
+            rc = index_place(home.data, statfs, place, err);
     }
     if (rc == 0)
-        rc = buf_check(&buf, "the path of the history", err);
+        rc = buf_check(&home, "the path of the history", err);
     if (rc == 0) {
-        self->path = buf_take(&buf);
-        const char *slash = self->path ? strrchr(self->path, '/') : NULL;
-        size_t len = slash ? (size_t)(slash - self->path) : 0;
-        self->folder = slash ? strndup(self->path, len ? len : 1) : strdup(".");
+        self->folder = buf_take(&home);
+        self->path = strdup(path ? path : place);
         if (!self->path || !self->folder)
             rc = alloc_fail(err, "to open the history");
     }
-    buf_release(&buf);
+    buf_release(&home);
     return rc;
 }
 
@@ -128,28 +104,23 @@ static int migrate(struct history *self, struct cb_err *err)
     return open_connection(self, err);
 }
 
-int history_open_with(const struct history_opening *opening, struct history **history, struct cb_err *err)
+static int open_database(const char *path, bool read_only, struct history **history, struct cb_err *err)
 {
     struct history *self = calloc(1, sizeof *self);
     if (!self)
         return alloc_fail(err, "to open the history");
-    self->read_only = opening->read_only;
-    int rc = set_paths(self, opening->path, err);
-    if (rc)
-        goto out;
-    rc = check_filesystem(self, opening, err);
-    if (rc)
-        goto out;
-    if (self->read_only && access(self->path, F_OK)) {
+    self->read_only = read_only;
+    int rc = set_paths(self, path, err);
+    if (rc == 0 && read_only && access(self->path, F_OK))
         rc = cb_fail(err, CB_ERR_NOT_FOUND, "no history at %s yet: `ckptbench run` starts one", self->path);
-        goto out;
-    }
-    rc = open_connection(self, err);
+    if (rc == 0 && !path)
+        index_take_over(self->folder, self->path);
+    if (rc == 0)
+        rc = open_connection(self, err);
     if (rc == 0)
         rc = migrate(self, err);
     if (rc == 0)
         rc = schema_sync_catalogue(self, err);
-out:
     if (rc)
         history_close(self);
     else
@@ -157,15 +128,93 @@ out:
     return rc;
 }
 
+/* CB_ERR_NOT_FOUND if there is nothing to make a history of. */
+static int need_anything(struct cb_err *err)
+{
+    struct buf home;
+    char path[PATH_MAX] = "", runs[PATH_MAX] = "";
+    buf_init(&home, PATH_MAX_BYTES);
+    int rc = home_folder(&home, err);
+    if (rc == 0)
+        rc = index_place(home.data, statfs, path, err);
+    if (rc == 0)
+        rc = path_format(runs, sizeof runs, err, "%s/runs", home.data);
+    if (rc == 0 && access(path, F_OK) && access(runs, F_OK))
+        rc = cb_fail(err, CB_ERR_NOT_FOUND, "no history at %s yet: `ckptbench run` starts one", path);
+    buf_release(&home);
+    return rc;
+}
+
+/* Closed again after a failure. */
+static int update(struct history **history, struct cb_err *err)
+{
+    struct run_selection taken = {0};
+    bool fresh = false;
+    int rc = db_find(*history, &fresh, NULL, err, "SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM run)", "");
+    if (rc == 0)
+        rc = history_update(*history, &taken, err);
+    if (rc) {
+        history_close(*history);
+        *history = NULL;
+    } else if (fresh && taken.count > 1) {
+        log_info("the index of the history, %s, was made from %zu run folders", (*history)->path, taken.count);
+    }
+    run_selection_release(&taken);
+    return rc;
+}
+
 int history_open(const char *path, struct history **history, struct cb_err *err)
 {
-    return history_open_with(&(struct history_opening){.path = path, .statfs_call = statfs}, history, err);
+    int rc = open_database(path, false, history, err);
+    if (path)
+        return rc;
+    if (rc == 0)
+        rc = update(history, err);
+    if (rc == CB_ERR_CORRUPT) { /* closing it has set it aside */
+        log_info("%s", err->message);
+        rc = open_database(NULL, false, history, err);
+        if (rc == 0)
+            rc = update(history, err);
+    }
+    return rc;
 }
 
 int history_open_read_only(const char *path, struct history **history, struct cb_err *err)
 {
-    return history_open_with(&(struct history_opening){.path = path, .read_only = true, .statfs_call = statfs}, history,
-                             err);
+    struct cb_err why;
+    if (path)
+        return open_database(path, true, history, err);
+    int rc = need_anything(err);
+    if (rc)
+        return rc;
+    rc = history_open(NULL, history, &why);
+    if (rc == CB_ERR_NO_SPACE || rc == CB_ERR_TIMEOUT) {
+        log_info("%s: what follows may be out of date", why.message);
+        return open_database(NULL, true, history, err);
+    }
+    return rc ? cb_fail(err, rc, "%s", why.message) : db_exec(*history, "PRAGMA query_only=1", err);
+}
+
+int history_open_to_collect(struct history **history, struct cb_err *err)
+{
+    int rc = open_database(NULL, false, history, err);
+    if (rc == CB_ERR_CORRUPT) {
+        log_info("%s", err->message);
+        rc = open_database(NULL, false, history, err);
+    }
+    return rc;
+}
+
+/* Sets a damaged database aside: the next one is made from the run folders. */
+static void set_aside(const struct history *self)
+{
+    static const char *const suffixes[] = {"-wal", "-shm", ""};
+    char from[PATH_MAX], to[PATH_MAX];
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
+        if (snprintf(from, sizeof from, "%s%s", self->path, suffixes[i]) < (int)sizeof from &&
+            snprintf(to, sizeof to, "%s.damaged%s", self->path, suffixes[i]) < (int)sizeof to && rename(from, to) < 0 &&
+            errno != ENOENT)
+            log_error("renaming %s to %s: %s", from, to, strerror(errno));
 }
 
 void history_close(struct history *self)
@@ -173,9 +222,16 @@ void history_close(struct history *self)
     if (!self)
         return;
     close_connection(self);
+    if (self->is_damaged)
+        set_aside(self);
     free(self->path);
     free(self->folder);
     free(self);
+}
+
+const char *history_path(const struct history *self)
+{
+    return self->path;
 }
 
 const char *history_folder(const struct history *self)
@@ -197,15 +253,38 @@ int history_plan_run(struct history *self, const struct planned_run *planned, st
     return history_end(self, rc, err);
 }
 
+/* Jobs have their state in job.json. The file is for other machines: a folder that is not ours, or gone, has none. */
+static int write_state(struct history *self, const char *run, const char *state, struct cb_err *err)
+{
+    char folder[PATH_MAX] = "";
+    sqlite3_stmt *statement;
+    int rc = db_query(self, &statement, err, "SELECT folder FROM run WHERE run=?", "t", run);
+    if (db_next(self, statement, &rc, err))
+        db_copy_text(statement, 0, folder, sizeof folder);
+    sqlite3_reset(statement);
+    if (rc == 0 && *folder)
+        run_folder_write_state(folder, state);
+    return rc;
+}
+
 int history_set_state(struct history *self, const char *run, const char *state, struct cb_err *err)
 {
+    bool had_ended = false;
     int rc = history_begin(self, err);
     if (rc)
         return rc;
-    rc = db_run(self, err, "UPDATE run SET state=?2 WHERE run=?1 AND state<>?2", "tt", run, state);
-    if (rc == 0 && sqlite3_changes(self->db) > 0)
+    rc = db_find(self, &had_ended, NULL, err,
+                 "SELECT 1 FROM run WHERE run=? AND state IN ('done','failed','cancelled')", "t", run);
+    if (rc == 0)
+        rc = db_run(self, err, "UPDATE run SET state=?2 WHERE run=?1 AND state<>?2", "tt", run, state);
+    bool changed = rc == 0 && sqlite3_changes(self->db) > 0;
+    if (changed)
         rc = rows_insert_event(self, run, clock_wall_ns(), state, NULL, err);
     else if (rc == 0)
         rc = rows_run_id(self, run, NULL, err);
+    if (rc == 0 && changed)
+        rc = write_state(self, run, state, err);
+    if (rc == 0 && changed && had_ended)
+        (void)changes_tell(self, run);
     return history_end(self, rc, err);
 }

@@ -1,9 +1,11 @@
-/* The history: every run in SQLite, a local index over run folders that can be rebuilt from them.
+/* The history: every run in SQLite, an index over the run folders that is brought up to date with them when it is
+ * opened.
  *
- * WAL on a local file system; on a network file system (statfs) it fails and names the alternative. Migrations are
- * numbered; a newer schema is a clear error. docs/history.md documents the schema for people who query it with their
- * own tools. One connection per thread; several processes may write (busy time-out, one transaction per ingest;
- * ingesting again changes nothing). */
+ * The folders may be on a network file system and be used by several machines and people. The database is on a local
+ * disk, one for each machine and user (or in the home, if that is local and the user's). Migrations are numbered; a
+ * newer schema is a clear error. docs/history.md documents the schema for people who query it with their own tools.
+ * One connection per thread; several processes may write (busy time-out, one transaction per ingest; ingesting again
+ * changes nothing). */
 #ifndef DB_HISTORY_H
 #define DB_HISTORY_H
 
@@ -20,12 +22,17 @@
 struct file_batch;
 struct history;
 
-/* Creates or migrates the database as needed. NULL is HOME/history.db. */
+/* Creates or migrates the database as needed. With a path, it is that database, as it is, and its folder is the home.
+ * With NULL, it is the database of the home, brought up to date with the run folders; a damaged one is made again. */
 int history_open(const char *path, struct history **history, struct cb_err *err) CB_MUST_CHECK;
-/* CB_ERR_NOT_FOUND if there is no database yet. */
+/* CB_ERR_NOT_FOUND if there is neither a database nor a run yet. */
 int history_open_read_only(const char *path, struct history **history, struct cb_err *err) CB_MUST_CHECK;
+/* As NULL above, but not brought up to date: for `collect`, which looks at every run itself. */
+int history_open_to_collect(struct history **history, struct cb_err *err) CB_MUST_CHECK;
+/* Where the database lies. Borrowed. */
+const char *history_path(const struct history *self);
 void history_close(struct history *self);
-/* The folder that holds the database, runs/ and baselines/. Borrowed. */
+/* The home, which holds runs/ and baselines/. Borrowed. */
 const char *history_folder(const struct history *self);
 
 /* Adds a run in state "planned" before anything starts, and planned.json in the run folder (which exists), so that a
@@ -67,9 +74,9 @@ int history_keep_pool(struct history *self, const struct pool_cost *cost, struct
 int history_begin(struct history *self, struct cb_err *err) CB_MUST_CHECK;
 int history_end(struct history *self, int rc, struct cb_err *err) CB_MUST_CHECK;
 
-/* Removes every run whose folder still exists, and every baseline, so that they can be ingested anew from the
- * folders. Runs without a folder stay: *kept of them. */
-int history_clear_for_rebuild(struct history *self, size_t *kept, struct cb_err *err) CB_MUST_CHECK;
+/* Removes every run and baseline, so that they can be ingested anew from the folders, and asks the other machines that
+ * share the folders to do so, too. */
+int history_clear_for_rebuild(struct history *self, struct cb_err *err) CB_MUST_CHECK;
 
 /* A run as verbs show it. Everything is owned by the struct. */
 struct run_metric {
@@ -126,6 +133,11 @@ int history_select_excluding(struct history *self, const char *const *words, siz
                              struct cb_err *err) CB_MUST_CHECK;
 void run_selection_release(struct run_selection *selection);
 
+/* Takes in what has changed in the run folders and baselines, whoever changed it. `taken`, to be released, are the runs
+ * of which attempts were ingested, in order of name. Runs whose folder was removed leave the history. Writes nothing if
+ * nothing has changed. */
+int history_update(struct history *self, struct run_selection *taken, struct cb_err *err) CB_MUST_CHECK;
+
 /* Baselines: named sets of runs, or the newest passed runs that match filters. Each is a file in FOLDER/baselines,
  * and a row. */
 #define BASELINE_NAME_BYTES 64
@@ -146,8 +158,6 @@ void baseline_release(struct baseline *baseline);
 /* Calls `each` for every baseline in order of name, until it fails. */
 typedef int (*baseline_fn)(void *context, const struct baseline *baseline, struct cb_err *err);
 int history_each_baseline(struct history *self, baseline_fn each, void *context, struct cb_err *err) CB_MUST_CHECK;
-/* Loads the baseline files into the table, for a rebuild. */
-int history_load_baseline_files(struct history *self, struct cb_err *err) CB_MUST_CHECK;
 
 /* One line of a list. Borrowed for the call. Times are 0 if absent. */
 struct run_line {

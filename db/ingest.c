@@ -473,11 +473,12 @@ static int name_of_folder(const char *folder, char run[64], struct cb_err *err)
     return 0;
 }
 
-int history_ingest(struct history *self, const char *run_folder, bool *ingested, struct cb_err *err)
+int ingest_folder(struct history *self, const char *run_folder, bool only_plan, bool tells, bool *ingested,
+                  struct cb_err *err)
 {
     char run[64];
     uint32_t last;
-    bool there = false, new_attempt = false, sealed = false;
+    bool there = false, had_ended = false, new_attempt = false, sealed = false;
     struct cb_err own;
     int rc = name_of_folder(run_folder, run, &own);
     if (rc == 0)
@@ -487,9 +488,14 @@ int history_ingest(struct history *self, const char *run_folder, bool *ingested,
     if (rc == 0) {
         rc = db_find(self, &there, NULL, &own, "SELECT 1 FROM run WHERE run=?", "t", run);
         if (rc == 0)
-            rc = ingest_attempts(self, run_folder, run, last, there, &new_attempt, &sealed, &own);
+            rc = db_find(self, &had_ended, NULL, &own,
+                         "SELECT 1 FROM run WHERE run=? AND state IN ('done','failed','cancelled')", "t", run);
+        if (rc == 0)
+            rc = ingest_attempts(self, run_folder, run, only_plan ? 0 : last, there, &new_attempt, &sealed, &own);
         if (rc == 0 && new_attempt)
             rc = insert_job_times(self, run_folder, run, &own);
+        if (rc == 0 && tells && had_ended && new_attempt) /* before the commit: a kill in between repeats both */
+            (void)changes_tell(self, run);
         rc = history_end(self, rc, &own);
     }
     if (rc)
@@ -501,30 +507,20 @@ int history_ingest(struct history *self, const char *run_folder, bool *ingested,
     return 0;
 }
 
-int history_clear_for_rebuild(struct history *self, size_t *kept, struct cb_err *err)
+int history_ingest(struct history *self, const char *run_folder, bool *ingested, struct cb_err *err)
 {
-    sqlite3_stmt *statement;
-    struct buf names;
-    buf_init(&names, 1u << 30);
-    int rc = db_query(self, &statement, err, "SELECT run, folder FROM run", "");
-    *kept = 0;
-    while (db_next(self, statement, &rc, err)) {
-        struct stat status;
-        if (stat(db_text(statement, 1), &status))
-            (*kept)++;
-        else
-            buf_append(&names, db_text(statement, 0), strlen(db_text(statement, 0)) + 1);
-    }
-    if (rc == 0)
-        rc = buf_check(&names, "the names of the runs", err);
-    for (const char *run = names.data; rc == 0 && run < names.data + names.len; run += strlen(run) + 1)
-        rc = rows_delete_run(self, run, err);
-    if (rc == 0)
-        rc = db_exec(self,
-                     "DELETE FROM baseline;"
-                     "DELETE FROM block WHERE sweep NOT IN (SELECT sweep FROM run WHERE sweep IS NOT NULL);"
-                     "DELETE FROM sweep WHERE sweep NOT IN (SELECT sweep FROM run WHERE sweep IS NOT NULL)",
+    return ingest_folder(self, run_folder, false, true, ingested, err);
+}
+
+int history_clear_for_rebuild(struct history *self, struct cb_err *err)
+{
+    int rc = db_exec(self,
+                     "DELETE FROM sample; DELETE FROM attempt; DELETE FROM param; DELETE FROM fingerprint;"
+                     "DELETE FROM fact; DELETE FROM failure; DELETE FROM metric; DELETE FROM operation;"
+                     "DELETE FROM state_share; DELETE FROM histogram; DELETE FROM event; DELETE FROM run;"
+                     "DELETE FROM baseline; DELETE FROM block; DELETE FROM sweep",
                      err);
-    buf_release(&names);
-    return rc;
+    /* Told before the folders are read, so that what others tell in between is read once more, not missed. */
+    return rc ? rc
+              : db_run(self, err, "INSERT OR REPLACE INTO meta VALUES('changes', ?)", "u", changes_tell(self, "*"));
 }

@@ -111,6 +111,14 @@ int rows_delete_run(struct history *self, const char *run, struct cb_err *err)
     return rc;
 }
 
+int rows_delete_empty_sweeps(struct history *self, struct cb_err *err)
+{
+    return db_exec(self,
+                   "DELETE FROM block WHERE sweep NOT IN (SELECT sweep FROM run WHERE sweep IS NOT NULL);"
+                   "DELETE FROM sweep WHERE sweep NOT IN (SELECT sweep FROM run WHERE sweep IS NOT NULL)",
+                   err);
+}
+
 int rows_insert_event(struct history *self, const char *run, uint64_t at_ns, const char *state, const char *note,
                       struct cb_err *err)
 {
@@ -150,7 +158,7 @@ int planned_file_write(const struct planned_run *row, struct cb_err *err)
     buf_append_char(&text, '\n');
     int rc = buf_check(&text, path, err);
     if (rc == 0)
-        rc = file_write(row->batch, &text, path, 0644, err);
+        rc = file_write(row->batch, &text, path, 0666, err);
     buf_release(&text);
     return rc;
 }

@@ -101,12 +101,16 @@ static const char version_2[] =
 
 static const char version_3[] = "ALTER TABLE operation ADD COLUMN slowest_state TEXT;";
 
+/* For the question which runs have not ended, without reading every row. */
+static const char version_4[] =
+    "CREATE INDEX run_unfinished ON run(run) WHERE state NOT IN ('done','failed','cancelled');";
+
 struct migration {
     const char *sql;
     int (*fill)(struct history *self, struct cb_err *err); /* runs after the SQL; may be NULL */
 };
 static const struct migration migrations[SCHEMA_VERSION] = {
-    {version_1, fill_powers}, {version_2, NULL}, {version_3, NULL}};
+    {version_1, fill_powers}, {version_2, NULL}, {version_3, NULL}, {version_4, NULL}};
 
 static int read_pragma(struct history *self, const char *sql, int64_t *value, struct cb_err *err)
 {

@@ -48,7 +48,7 @@ void run_selection_release(struct run_selection *selection)
     *selection = (struct run_selection){0};
 }
 
-static int selection_add(struct run_selection *selection, const char *run, struct cb_err *err)
+int selection_add(struct run_selection *selection, const char *run, struct cb_err *err)
 {
     if (alloc_grow(&selection->runs, selection->count, sizeof *selection->runs, err))
         return CB_ERR_MEMORY;

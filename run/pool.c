@@ -64,12 +64,12 @@ int pool_create(const struct pool *self, const char *folder, struct cb_err *err)
 {
     char above[PATH_MAX], jobs[PATH_MAX];
     snprintf(above, sizeof above, "%.*s", (int)(strrchr(folder, '/') - folder), folder);
-    if (mkdir(above, 0755) < 0 && errno != EEXIST)
+    if (mkdir(above, 0777) < 0 && errno != EEXIST)
         return cb_fail_errno(err, errno, "creating the folder %s", above);
-    if (mkdir(folder, 0755) < 0)
+    if (mkdir(folder, 0777) < 0)
         return cb_fail_errno(err, errno, "creating the folder %s", folder);
     int rc = run_folder_join(jobs, folder, POOL_JOBS, err);
-    if (rc == 0 && mkdir(jobs, 0755) < 0)
+    if (rc == 0 && mkdir(jobs, 0777) < 0)
         rc = cb_fail_errno(err, errno, "creating the folder %s", jobs);
     if (rc == 0)
         rc = spool_create(folder, err);
@@ -177,7 +177,7 @@ int pool_ask_stop(const char *folder, struct cb_err *err)
     int rc = run_folder_join(path, folder, POOL_STOP, err);
     if (rc)
         return rc;
-    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0)
         return cb_fail_errno(err, errno, "creating %s", path);
     close(fd);

@@ -385,7 +385,7 @@ int record_write(const struct record *self, const char *path, struct cb_err *err
     buf_init(&out, WRITE_MAX_BYTES);
     buf_init(&payload, WRITE_MAX_BYTES);
     put_record(self, &out, &payload);
-    int rc = buf_write_file(&out, path, 0644, err);
+    int rc = buf_write_file(&out, path, 0666, err);
     buf_release(&payload);
     buf_release(&out);
     return rc;

@@ -130,7 +130,7 @@ static int make_subfolder(const char *folder, const char *name, struct cb_err *e
 {
     char path[PATH_MAX];
     int rc = run_folder_join(path, folder, name, err);
-    if (!rc && mkdir(path, 0755) < 0)
+    if (!rc && mkdir(path, 0777) < 0)
         rc = cb_fail_errno(err, errno, "creating the folder %s", path);
     return rc;
 }
@@ -148,14 +148,14 @@ static int write_files(struct file_batch *batch, const char *folder, const struc
     buf_append_char(&text, '\n');
     int rc = run_folder_join(path, folder, "labels.yaml", err);
     if (!rc)
-        rc = file_write(batch, &text, path, 0644, err);
+        rc = file_write(batch, &text, path, 0666, err);
     buf_clear(&text);
     if (!rc)
         rc = run_folder_join(path, folder, "experiment.yaml", err);
     if (!rc)
         rc = experiment_write_yaml(experiment, &text, err);
     if (!rc)
-        rc = file_write(batch, &text, path, 0644, err);
+        rc = file_write(batch, &text, path, 0666, err);
     buf_release(&text);
     return rc;
 }
@@ -163,8 +163,8 @@ static int write_files(struct file_batch *batch, const char *folder, const struc
 int run_folder_create(struct file_batch *batch, const char *path, const struct experiment *experiment,
                       struct cb_err *err)
 {
-    int rc = run_folder_make_parents(path, 0755, err);
-    if (!rc && mkdir(path, 0755) < 0)
+    int rc = run_folder_make_parents(path, 0777, err);
+    if (!rc && mkdir(path, 0777) < 0)
         rc = cb_fail_errno(err, errno, "creating the run folder %s", path);
     if (!rc)
         rc = make_subfolder(path, "attempts", err);
@@ -228,7 +228,7 @@ int run_folder_new_attempt(const char *path, uint32_t *attempt, struct buf *atte
         number++;
         if (path_format(folder, sizeof folder, err, "%s/attempts/%u", path, number))
             return CB_ERR_USAGE;
-        if (mkdir(folder, 0755) == 0)
+        if (mkdir(folder, 0777) == 0)
             break;
         if (errno != EEXIST)
             return cb_fail_errno(err, errno, "creating the folder %s", folder);
@@ -244,6 +244,65 @@ int run_folder_new_attempt(const char *path, uint32_t *attempt, struct buf *atte
     else
         *attempt = number;
     return rc;
+}
+
+/* Renamed, so that readers see a complete file; not synced, since a sync could disturb a measurement. */
+static int replace_file(const char *path, const char *text, size_t len, struct cb_err *err)
+{
+    char temporary[PATH_MAX];
+    if (path_format(temporary, sizeof temporary, err, "%s.tmp", path))
+        return CB_ERR_USAGE;
+    int rc = 0, fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0 || write(fd, text, len) != (ssize_t)len || rename(temporary, path) < 0)
+        rc = cb_fail_errno(err, errno, "writing %s", path);
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+void run_folder_write_state(const char *path, const char *state)
+{
+    char file[PATH_MAX], line[48];
+    uint32_t attempts = 0;
+    if (run_folder_join(file, path, "job.json", NULL) || access(file, F_OK) == 0 ||
+        run_folder_join(file, path, "state", NULL) || run_folder_last_attempt(path, &attempts, NULL))
+        return; /* a job, or no folder */
+    int len = snprintf(line, sizeof line, "%.15s %u\n", state, attempts);
+    (void)!replace_file(file, line, (size_t)len, NULL);
+}
+
+void run_folder_read_state(const char *path, uint32_t sealed, char state[16])
+{
+    char file[PATH_MAX];
+    struct buf text;
+    unsigned attempts = 0;
+    buf_init(&text, RUN_FOLDER_FILE_MAX_BYTES);
+    if (run_folder_join(file, path, "state", NULL) || buf_read_file(&text, file, NULL) ||
+        sscanf(text.data, "%15s %u", state, &attempts) != 2 || attempts < sealed)
+        state[0] = '\0';
+    buf_release(&text);
+}
+
+/* A record lock on a file: unlike flock() on the folder, it also holds between the machines of a network file system. */
+int run_folder_lock(const char *path, int *fd, struct cb_err *err)
+{
+    char file[PATH_MAX];
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    int rc = run_folder_join(file, path, "lock", err);
+    if (rc)
+        return rc;
+    int opened = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (opened < 0)
+        return cb_fail_errno(err, errno, "opening %s", file);
+    if (fcntl(opened, F_OFD_SETLK, &whole) < 0 && errno != ENOLCK && errno != ENOSYS && errno != EOPNOTSUPP) {
+        int failed = errno;
+        close(opened);
+        opened = -1;
+        if (failed != EAGAIN && failed != EACCES)
+            return cb_fail_errno(err, failed, "locking %s", file);
+    }
+    *fd = opened;
+    return 0;
 }
 
 static void write_slowest(struct json_writer *json, const void *object)
@@ -270,10 +329,8 @@ static const struct json_field progress_fields[] = {
 
 int progress_write(const char *attempt_path, const struct progress *progress, struct cb_err *err)
 {
-    char path[PATH_MAX], temporary[PATH_MAX];
+    char path[PATH_MAX];
     int rc = run_folder_join(path, attempt_path, "progress.json", err);
-    if (!rc)
-        rc = run_folder_join(temporary, attempt_path, "progress.json.tmp", err);
     if (rc)
         return rc;
     struct buf text;
@@ -285,12 +342,8 @@ int progress_write(const char *attempt_path, const struct progress *progress, st
     json_write_end_object(&json);
     buf_append_char(&text, '\n');
     rc = buf_check(&text, "the progress", err);
-    /* Renamed, so that readers see a complete file; not synced, since a sync could disturb the measurement. */
-    int fd = rc ? -1 : open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (!rc && (fd < 0 || write(fd, text.data, text.len) != (ssize_t)text.len || rename(temporary, path) < 0))
-        rc = cb_fail_errno(err, errno, "writing %s", path);
-    if (fd >= 0)
-        close(fd);
+    if (!rc)
+        rc = replace_file(path, text.data, text.len, err);
     buf_release(&text);
     return rc;
 }

@@ -39,7 +39,7 @@ int spool_create(const char *pool_folder, struct cb_err *err)
         int rc = join(path, pool_folder, folders[i], "", err);
         if (rc)
             return rc;
-        if (mkdir(path, 0755) < 0 && errno != EEXIST)
+        if (mkdir(path, 0777) < 0 && errno != EEXIST)
             return cb_fail_errno(err, errno, "creating the folder %s", path);
     }
     return 0;
@@ -348,7 +348,7 @@ int spool_ask_cancel(const char *pool_folder, const char *run, struct cb_err *er
     int rc = join(path, pool_folder, CANCEL, run, err);
     if (rc)
         return rc;
-    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0)
         return cb_fail_errno(err, errno, "creating %s", path);
     close(fd);

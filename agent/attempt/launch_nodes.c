@@ -60,7 +60,7 @@ static int write_hosts(const struct attempt *attempt, bool slots, const char *pa
     }
     int rc = buf_check(&text, "the list of hosts", err);
     if (!rc)
-        rc = buf_write_file(&text, path, 0644, err);
+        rc = buf_write_file(&text, path, 0666, err);
     buf_release(&text);
     return rc;
 }

@@ -155,7 +155,7 @@ int launch_start(struct attempt *attempt, struct cb_err *err)
         rc = find_worker(attempt, &worker, err);
     if (!rc)
         rc = path_format(log, sizeof log, err, "%s/logs/ranks.log", attempt->path.data);
-    if (!rc && (log_fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) < 0)
+    if (!rc && (log_fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) < 0)
         rc = cb_fail_errno(err, errno, "creating %s", log);
     bool srun = !rc && attempt->has_launcher && strcmp(attempt->launcher_name, "srun") == 0;
     attempt->rank_start_ns = clock_monotonic_ns();

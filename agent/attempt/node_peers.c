@@ -52,7 +52,7 @@ static void write_file(const char *path, const struct wire_file *file)
     struct buf text;
     buf_init(&text, CHANNEL_MAX_MESSAGE_BYTES);
     buf_append(&text, file->content.at, file->content.len);
-    (void)!buf_write_file(&text, path, 0644, NULL); /* ignored: the file is only informative */
+    (void)!buf_write_file(&text, path, 0666, NULL); /* ignored: the file is only informative */
     buf_release(&text);
 }
 
@@ -63,7 +63,7 @@ static void keep_file(void *context, uint32_t node, const struct wire_file *file
     const char *folder = attempt->path.data;
     char path[PATH_MAX];
     if (path_format(path, sizeof path, NULL, "%s/nodes/%s/%.64s", folder, attempt->nodes.name[node], file->name) == 0 &&
-        path_make_folders(path, 0755, NULL) == 0)
+        path_make_folders(path, 0777, NULL) == 0)
         write_file(path, file);
     if (node == 0 && attempt->nodes.own < 0 &&
         path_format(path, sizeof path, NULL, "%s/%.64s", folder, file->name) == 0)
@@ -111,7 +111,7 @@ struct agent_words {
 static int start_one(struct node_peers *self, uint32_t node, const char *const *words, struct cb_err *err)
 {
     int key_fd = open(self->key_path, O_RDONLY | O_CLOEXEC);
-    int log_fd = open(self->log_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    int log_fd = open(self->log_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     int rc = key_fd < 0 || log_fd < 0
                  ? cb_fail_errno(err, errno, "opening %s", key_fd < 0 ? self->key_path : self->log_path)
                  : 0;
@@ -251,7 +251,7 @@ int node_peers_open(struct attempt *attempt, uint32_t sample_capacity, struct cb
                                sample_capacity, err);
     if (!rc && attempt->nodes.own >= 0) { /* the same path as on the other nodes */
         snprintf(path, sizeof path, "%s/experiment.yaml", attempt->pages.folder);
-        rc = buf_write_file(&self->experiment, path, 0644, err);
+        rc = buf_write_file(&self->experiment, path, 0666, err);
     }
     if (!rc)
         rc = open_port(attempt, sample_capacity, err);

@@ -65,7 +65,7 @@ static int keep_experiment(struct node_agent *self, const struct wire_welcome *w
     if (!rc)
         rc = experiment_read_yaml("the head's experiment", text.data, text.len, &self->experiment, err);
     if (!rc)
-        rc = buf_write_file(&text, path, 0644,
+        rc = buf_write_file(&text, path, 0666,
                             err); /* path given to the ranks: the run folder may have another path here */
     buf_release(&text);
     return rc;

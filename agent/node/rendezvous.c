@@ -580,7 +580,7 @@ int rendezvous_write(const struct rendezvous *self, const char *path, double ren
     json_write_end_array(&json);
     json_write_end_object(&json);
     buf_append_char(&text, '\n');
-    int rc = buf_write_file(&text, path, 0644, err);
+    int rc = buf_write_file(&text, path, 0666, err);
     buf_release(&text);
     return rc;
 }

@@ -55,7 +55,7 @@ static int start_step(struct hold *self, struct cb_err *err)
     char log[PATH_MAX];
     int log_fd = path_format(log, sizeof log, NULL, "%s/job.log", self->ticket.run_folder)
                      ? -1
-                     : open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+                     : open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     const struct child_options options = {.argv = words, .stdin_fd = -1, .stdout_fd = log_fd, .stderr_fd = log_fd};
     int rc = child_start(&self->step, &options, err);
     if (log_fd >= 0)

@@ -33,10 +33,10 @@ int pool_note_run(const char *folder, const char *run, struct cb_err *err)
 {
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%.*s/" RUNS, PATH_MAX - 80, folder);
-    if (mkdir(path, 0755) < 0 && errno != EEXIST)
+    if (mkdir(path, 0777) < 0 && errno != EEXIST)
         return cb_fail_errno(err, errno, "creating the folder %s", path);
     snprintf(path, sizeof path, "%.*s/" RUNS "/%.60s", PATH_MAX - 80, folder, run);
-    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0)
         return cb_fail_errno(err, errno, "creating %s", path);
     close(fd);

@@ -294,15 +294,12 @@ static int run_locked(const struct launch *launch, struct cb_err *err)
 
 int launch_run(const struct launch *launch, struct cb_err *err)
 {
-    int fd = open(launch->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd, rc = run_folder_lock(launch->folder, &fd, err);
+    if (rc)
+        return rc;
     if (fd < 0)
-        return cb_fail_errno(err, errno, "opening the run folder %s", launch->folder);
-    int rc;
-    if (flock(fd, LOCK_EX | LOCK_NB) < 0)
-        rc = errno == EWOULDBLOCK ? cb_fail(err, CB_ERR_EXISTS, "run %s is being run by another ckptbench", launch->run)
-                                  : cb_fail_errno(err, errno, "locking the run folder %s", launch->folder);
-    else
-        rc = run_locked(launch, err);
+        return cb_fail(err, CB_ERR_EXISTS, "run %s is being run by another ckptbench", launch->run);
+    rc = run_locked(launch, err);
     close(fd);
     return rc;
 }

@@ -43,7 +43,7 @@ static int write_script(struct file_batch *batch, const struct parcel *parcel, s
     const char *name = parcel->leads_here ? JOB_ALLOCATION : JOB_SCRIPT;
     if (path_format(path, sizeof path, err, "%s/%s", parcel->items[0].folder, name))
         return CB_ERR_USAGE;
-    return file_write(batch, &parcel->script, path, 0644, err);
+    return file_write(batch, &parcel->script, path, 0666, err);
 }
 
 /* Another controller may have held the lock since the record was read; if it has submitted the run, its record is the
@@ -321,7 +321,7 @@ static int link_members(const struct sending *items, size_t count, struct cb_err
     char folder[PATH_MAX], path[PATH_MAX], target[PATH_MAX];
     if (path_format(folder, sizeof folder, err, "%s/" JOB_ARRAY, items[0].folder))
         return CB_ERR_USAGE;
-    if (mkdir(folder, 0755) < 0)
+    if (mkdir(folder, 0777) < 0)
         return cb_fail_errno(err, errno, "creating the folder %s", folder);
     for (size_t i = 0; i < count; i++) {
         snprintf(target, sizeof target, "../../%s", items[i].run);

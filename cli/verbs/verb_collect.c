@@ -8,7 +8,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -32,6 +31,7 @@
 
 struct collection {
     struct history *history;
+    struct run_selection taken; /* what bringing the history up to date has ingested already */
     struct json_writer json;
     bool as_json;
     uint64_t silence_ns; /* an agent whose heartbeat is older than this is dead */
@@ -125,8 +125,8 @@ static bool has_attempts(const char *folder)
 }
 
 /* The files of a plan in the order of their creation, without planned.json, which completes it. */
-static const char *const plan_files[] = {"labels.yaml", "labels.yaml.tmp", "experiment.yaml", "experiment.yaml.tmp",
-                                         "planned.json.tmp"};
+static const char *const plan_files[] = {"labels.yaml",         "labels.yaml.tmp",  "experiment.yaml",
+                                         "experiment.yaml.tmp", "planned.json.tmp", "lock"};
 
 static bool holds_only_a_plan(const char *folder)
 {
@@ -179,8 +179,8 @@ static int plan_again(struct collection *self, const char *run, const char *fold
     int rc = history_load_run(self->history, run, &info, err);
     if (rc)
         return rc == CB_ERR_NOT_FOUND ? 0 : rc;
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool is_locked = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) < 0; /* by a controller that works on it */
+    int fd = -1;
+    bool is_locked = run_folder_lock(folder, &fd, NULL) || fd < 0; /* by a controller that works on it */
     if (fd >= 0)
         close(fd);
     bool left = strcmp(info->state, "running") == 0 && strcmp(info->site, SITE_LOCAL) == 0 && !has_attempts(folder) &&
@@ -228,6 +228,19 @@ static int sync_jobs(struct cli *cli, struct collection *self, struct cb_err *er
     return rc;
 }
 
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(a, b);
+}
+
+static bool was_taken(const struct collection *self, const char *run)
+{
+    char key[sizeof *self->taken.runs];
+    snprintf(key, sizeof key, "%s", run);
+    return self->taken.count &&
+           bsearch(key, self->taken.runs, self->taken.count, sizeof *self->taken.runs, compare_names);
+}
+
 /* Collects one folder. A failure is reported and counted; the other folders are still collected. */
 static void collect_folder(struct collection *self, const char *run, const char *folder)
 {
@@ -270,7 +283,7 @@ static void collect_folder(struct collection *self, const char *run, const char 
             count_failed(self, run, rc, err.message);
     } else if (rc) {
         count_failed(self, run, rc, err.message);
-    } else if (ingested) {
+    } else if (ingested || was_taken(self, run)) {
         self->ingested++;
         report(self, run, "ingested", NULL);
     } else {
@@ -330,19 +343,13 @@ static int collect_word(struct cli *cli, struct collection *self, const char *wo
 /* Atomic: readers see the old history until the new one is complete. */
 static int rebuild(struct collection *self, struct cb_err *err)
 {
-    size_t kept = 0;
     int rc = history_begin(self->history, err);
     if (rc)
         return rc;
-    rc = history_clear_for_rebuild(self->history, &kept, err);
+    rc = history_clear_for_rebuild(self->history, err);
     if (rc == 0)
         rc = collect_all(self, err);
-    if (rc == 0)
-        rc = history_load_baseline_files(self->history, err);
-    rc = history_end(self->history, rc, err);
-    if (rc == 0 && kept)
-        log_info("kept %zu run%s whose folder is gone", kept, units_plural(kept));
-    return rc;
+    return history_end(self->history, rc, err);
 }
 
 static int run_collect(struct cli *cli, struct cb_err *err)
@@ -353,19 +360,22 @@ static int run_collect(struct cli *cli, struct cb_err *err)
     if (rc == 0 && rebuilds && cli->word_count)
         rc = cb_fail(err, CB_ERR_USAGE, "--rebuild takes every run folder, not some");
     if (rc == 0)
-        rc = history_open(NULL, &self.history, err);
+        rc = history_open_to_collect(&self.history, err);
     if (rc)
         return rc;
     json_writer_init(&self.json, &cli->out, 0);
     if (cli->json)
         json_write_begin_array(&self.json);
-    rc = rebuilds ? rebuild(&self, err) : sync_jobs(cli, &self, err);
+    rc = rebuilds ? rebuild(&self, err) : history_update(self.history, &self.taken, err);
+    if (rc == 0 && !rebuilds)
+        rc = sync_jobs(cli, &self, err);
     if (rc == 0 && cli->word_count == 0)
         rc = pool_list_keep(self.history, err);
     if (rc == 0 && cli->word_count == 0 && !rebuilds)
         rc = collect_all(&self, err);
     for (size_t i = 0; i < cli->word_count && rc == 0; i++)
         rc = collect_word(cli, &self, cli->words[i], err);
+    run_selection_release(&self.taken);
     history_close(self.history);
     if (rc)
         return rc;

@@ -256,15 +256,6 @@ static void check_shared_memory(struct doctor *self)
 
 /* ---- store and history ---- */
 
-static bool is_network_filesystem(const char *filesystem)
-{
-    static const char *const names[] = {"nfs", "nfs4", "lustre", "gpfs", "cifs", "smb3", "ceph", "beegfs", "9p", "afs"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(names[i], filesystem) == 0)
-            return true;
-    return false;
-}
-
 static void check_space(struct doctor *self, const struct store_location *place)
 {
     char text[128], free_text[32], needed_text[32];
@@ -344,11 +335,11 @@ static void check_history(struct doctor *self)
     } else if ((rc = history_open_read_only(NULL, &history, &err)) != 0 && rc != CB_ERR_NOT_FOUND) {
         report(self, "history", MISSING, err.message, "no run can be stored or shown until it can be opened");
     } else {
-        char text[4096 + 64];
-        snprintf(text, sizeof text, "%s/history.db on %s", home.data, place.filesystem);
-        bool remote = is_network_filesystem(place.filesystem);
-        report(self, "history", !place.writable || remote ? MISSING : FOUND, text,
-               "SQLite needs a local file system that is writable: set CKPTBENCH_HOME");
+        char text[2 * PATH_MAX + 128];
+        snprintf(text, sizeof text, "runs in %s on %s%s%s", home.data, place.filesystem,
+                 history ? ", their index in " : "", history ? history_path(history) : "");
+        report(self, "history", place.writable ? FOUND : MISSING, text,
+               "runs are stored there: set CKPTBENCH_HOME to a folder that you may write to");
     }
     history_close(history);
     buf_release(&home);

@@ -124,7 +124,10 @@ static void write_files_and_codes(struct buf *out)
 {
     buf_append_text(out, ".SH ENVIRONMENT\n");
     write_item(out, "CKPTBENCH_HOME", NULL, false,
-               "where runs and history.db are kept; else $XDG_DATA_HOME/ckptbench, else ~/.local/share/ckptbench");
+               "where runs are kept; else $XDG_DATA_HOME/ckptbench, else ~/.local/share/ckptbench");
+    write_item(out, "CKPTBENCH_INDEX", NULL, false,
+               "a folder on a local disk for the index of the runs; else the home if it is on one, else "
+               "$XDG_CACHE_HOME/ckptbench or ~/.cache/ckptbench");
     write_item(out, "CKPTBENCH_PYTHON", NULL, false,
                "the Python with PyTorch that engine=torch-dcp runs; else python3");
     write_item(out, "NO_COLOR", NULL, false, "no colours");

@@ -30,7 +30,7 @@ static int render_run(struct cli *cli, const struct submission *self, const stru
     if (rc == 0)
         rc = path_format(path, sizeof path, err, "%s/%s", member->folder, submission_script_name(member->experiment));
     if (rc == 0)
-        rc = buf_write_file(&script, path, 0644, err);
+        rc = buf_write_file(&script, path, 0666, err);
     if (rc == 0)
         rc = job_record_enter(&record, JOB_PLANNED, clock_wall_ns(), "rendered", err);
     if (rc == 0)

@@ -215,7 +215,7 @@ static int start_pool(struct cli *cli, struct slurm_client *client, struct pool_
     if (rc == 0)
         rc = path_format(path, sizeof path, err, "%s/" POOL_SCRIPT, folder.data);
     if (rc == 0)
-        rc = buf_write_file(&script, path, 0644, err);
+        rc = buf_write_file(&script, path, 0666, err);
     if (rc == 0)
         rc = send_first(client, self, folder.data, &script, err);
     if (rc == 0 && !cli->json) {

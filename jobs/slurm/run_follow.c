@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -57,18 +56,12 @@ int job_folder_look(const char *run_folder, struct job_folder *folder, struct cb
 
 int job_folder_lock(const char *run_folder, int *fd, struct cb_err *err)
 {
-    int opened = open(run_folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (opened < 0)
-        return cb_fail_errno(err, errno, "opening the run folder %s", run_folder);
-    if (flock(opened, LOCK_EX | LOCK_NB) < 0) {
-        int failed = errno;
-        close(opened);
-        if (failed != EWOULDBLOCK)
-            return cb_fail_errno(err, failed, "locking the run folder %s", run_folder);
-        opened = -1;
+    int rc = run_folder_lock(run_folder, fd, err);
+    if (rc && rc != CB_ERR_NOT_FOUND && access(run_folder, F_OK) == 0 && access(run_folder, W_OK) < 0) {
+        *fd = -1; /* another user's run is followed, but not written to */
+        return 0;
     }
-    *fd = opened;
-    return 0;
+    return rc;
 }
 
 void job_folder_unlock(int fd)
@@ -102,7 +95,7 @@ int job_folder_seal(const char *run_folder, const char *run, const struct job_fo
     int rc = 0;
     if (number == 0 || folder->sealed) {
         rc = run_folder_join(parent, run_folder, "attempts", err);
-        if (rc == 0 && mkdir(parent, 0755) < 0 && errno != EEXIST) /* a user may have deleted all of them */
+        if (rc == 0 && mkdir(parent, 0777) < 0 && errno != EEXIST) /* a user may have deleted all of them */
             rc = cb_fail_errno(err, errno, "creating the folder %s", parent);
         if (rc == 0)
             rc = run_folder_new_attempt(run_folder, &number, &path, err);

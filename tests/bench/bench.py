@@ -324,6 +324,8 @@ def bench_history(bench):
     size = f"history of {figures['runs']:,} runs, {figures['samples'] / 1e6:.0f} million samples"
     for name in ("list_ms", "list_filtered_ms", "list_json_100_ms", "list_json_all_ms", "show_ms", "compare_runs_ms", "compare_100_with_30_ms"):
         bench.table.add_value(f"{size}: {name.removesuffix('_ms')}", figures[name], "ms", "< 100")
+    for name, target in (("rebuild", "< 30"), ("after_100_new", "< 1"), ("nothing_new", "< 0.1")):
+        bench.table.add_value(f"{size}: list, {name.replace('_', ' ')}", figures[f"{name}_s"], "s", target)
     bench.table.add_value(f"{size}: ingest", figures["samples_per_s"], "samples/s", ">= 1e6")
 
 

@@ -1,11 +1,13 @@
 /* history_bench [RUNS] [PARENT]: builds a history of RUNS (10000) made-up runs of 1200 samples each from
- * run folders under PARENT (/dev/shm), and times ingest, list, show and compare. Prints one JSON object.
+ * run folders under PARENT (/dev/shm), and times ingest, list, show and compare; `list` without an index, which makes
+ * one of all runs, and after 100 new runs, in time and CPU time of the process. Prints one JSON object.
  * Everything it made is removed again. */
 #include <ftw.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -149,20 +151,54 @@ static int time_verbs(const char *program, struct cb_err *err)
     return rc;
 }
 
-static int bench(const char *home, uint64_t runs, const char *program, struct cb_err *err)
+static double cpu_seconds(void)
 {
-    char run[32], database[512];
+    struct rusage usage;
+    getrusage(RUSAGE_CHILDREN, &usage);
+    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
+}
+
+/* One `list`, which takes in what is new. */
+static int time_update(const char *program, const char *name, struct cb_err *err)
+{
+    struct child child;
+    FILE *sink = fopen("/dev/null", "w");
+    const char *const argv[] = {program, "list", NULL};
+    struct child_options options = {.argv = argv, .stdin_fd = -1, .stdout_fd = fileno(sink), .stderr_fd = fileno(sink)};
+    double cpu_s = cpu_seconds();
+    uint64_t start_ns = clock_monotonic_ns();
+    int rc = child_start(&child, &options, err);
+    if (rc == 0)
+        rc = child_wait(&child, start_ns + 600 * NS_PER_S, err);
+    fclose(sink);
+    if (rc == 0)
+        printf(", \"%s_s\": %.3f, \"%s_cpu_s\": %.3f", name, (double)(clock_monotonic_ns() - start_ns) / 1e9, name,
+               cpu_seconds() - cpu_s);
+    return rc;
+}
+
+static int make_runs(const char *home, uint64_t first, uint64_t count, struct cb_err *err)
+{
+    char run[32];
     struct experiment *experiment;
-    struct history *history = NULL;
     int rc = experiment_new(&experiment, err);
     if (rc == 0)
         rc = experiment_set(experiment, "model", "gpt2", "bench", err);
-    for (uint64_t i = 0; i < runs && rc == 0; i++) {
+    for (uint64_t i = first; i < first + count && rc == 0; i++) {
         name_run(run, i);
         rc = make_run(home, run, i, experiment, err);
     }
     experiment_free(experiment);
-    snprintf(database, sizeof database, "%s/history.db", home);
+    return rc;
+}
+
+static int bench(const char *home, uint64_t runs, const char *program, struct cb_err *err)
+{
+    char database[512];
+    struct history *history = NULL;
+    int rc = make_runs(home, 0, runs, err);
+    snprintf(database, sizeof database, "%s/ingest.db", home);
     if (rc == 0)
         rc = history_open(database, &history, err);
     uint64_t start_ns = clock_monotonic_ns();
@@ -176,7 +212,16 @@ static int bench(const char *home, uint64_t runs, const char *program, struct cb
     printf("{\"runs\": %llu, \"samples\": %llu, \"ingest_s\": %.2f, \"samples_per_s\": %.0f, \"database_bytes\": %lld",
            (unsigned long long)runs, (unsigned long long)(runs * VALUES_A_RUN), seconds,
            (double)(runs * VALUES_A_RUN) / seconds, (long long)status.st_size);
-    rc = time_verbs(program, err);
+    unlink(database);
+    rc = time_update(program, "rebuild", err);
+    if (rc == 0)
+        rc = time_update(program, "nothing_new", err);
+    if (rc == 0)
+        rc = make_runs(home, runs, 100, err);
+    if (rc == 0)
+        rc = time_update(program, "after_100_new", err);
+    if (rc == 0)
+        rc = time_verbs(program, err);
     printf("}\n");
     return rc;
 }

@@ -1,6 +1,8 @@
 /* The file of the history: other schemas, other programs, damage, and queries that may only read. */
 #include "tests/unit/history_world.h"
 
+#include <errno.h>
+
 static int ignore_row(void *context, bool is_header, const struct query_cell *cells, size_t count, struct cb_err *err)
 {
     (void)is_header, (void)cells, (void)count, (void)err;
@@ -50,7 +52,8 @@ static void an_older_schema_is_migrated_also_by_those_that_only_read(void **stat
     struct cb_err err;
     struct history *history = open_history(self);
     assert_int_equal(db_exec(history,
-                             "DROP TABLE pool; ALTER TABLE operation DROP COLUMN slowest_state; PRAGMA user_version=1",
+                             "DROP INDEX run_unfinished; DROP TABLE pool; ALTER TABLE operation DROP COLUMN "
+                             "slowest_state; PRAGMA user_version=1",
                              &err),
                      0);
     history_close(history);
@@ -73,7 +76,7 @@ static void a_database_of_another_program_is_refused(void **state)
     assert_int_equal(history_open(self->database, &history, &err), CB_ERR_FORMAT);
 }
 
-static void a_damaged_database_says_how_to_make_it_again(void **state)
+static void a_damaged_database_is_set_aside(void **state)
 {
     struct fixture *self = *state;
     struct cb_err err;
@@ -83,37 +86,55 @@ static void a_damaged_database_says_how_to_make_it_again(void **state)
         fputs("this is no database ", file);
     fclose(file);
     assert_int_equal(history_open(self->database, &history, &err), CB_ERR_CORRUPT);
-    assert_non_null(strstr(err.message, "--rebuild"));
+    assert_non_null(strstr(err.message, "made again"));
+    assert_int_equal(access(self->database, F_OK), -1);
+    history_close(open_history(self));
 }
 
-static int statfs_of_nfs(const char *path, struct statfs *buffer)
+static const char *network; /* folder below which everything is on NFS */
+
+static int statfs_of_test(const char *path, struct statfs *buffer)
 {
-    (void)path;
     memset(buffer, 0, sizeof *buffer);
-    buffer->f_type = 0x6969;
-    return 0;
+    buffer->f_type = strncmp(path, network, strlen(network)) == 0 ? 0x6969 : 0xEF53;
+    if (access(path, F_OK) == 0)
+        return 0;
+    errno = ENOENT;
+    return -1;
 }
 
-static int statfs_of_cifs(const char *path, struct statfs *buffer)
-{
-    (void)path;
-    memset(buffer, 0, sizeof *buffer);
-    buffer->f_type = (__typeof__(buffer->f_type))0xFF534D42;
-    return 0;
-}
-
-static void a_network_filesystem_is_refused_with_the_way_out(void **state)
+static void the_index_lies_on_a_local_disk(void **state)
 {
     struct fixture *self = *state;
     struct cb_err err;
-    struct history *history;
-    struct history_opening opening = {.path = self->database, .statfs_call = statfs_of_nfs};
-    assert_int_equal(history_open_with(&opening, &history, &err), CB_ERR_UNSUPPORTED);
-    assert_non_null(strstr(err.message, "NFS"));
-    assert_non_null(strstr(err.message, "CKPTBENCH_HOME"));
-    opening.statfs_call = statfs_of_cifs;
-    assert_int_equal(history_open_with(&opening, &history, &err), CB_ERR_UNSUPPORTED);
-    assert_int_equal(access(self->database, F_OK), -1);
+    char cache[128], path[PATH_MAX];
+    snprintf(cache, sizeof cache, "%s/cache", self->folder);
+    setenv("XDG_CACHE_HOME", cache, 1);
+    unsetenv("CKPTBENCH_INDEX");
+    network = "/nowhere";
+    assert_int_equal(index_place(self->folder, statfs_of_test, path, &err), 0);
+    assert_string_equal(path, self->database); /* a local home of ours */
+    char home[128];
+    snprintf(home, sizeof home, "%s/home", self->folder);
+    assert_int_equal(mkdir(home, 0755), 0);
+    network = home;
+    assert_int_equal(index_place(home, statfs_of_test, path, &err), 0);
+    assert_int_equal(strncmp(path, cache, strlen(cache)), 0);
+    network = self->folder; /* with the cache */
+    assert_int_equal(index_place(home, statfs_of_test, path, &err), 0);
+    assert_int_equal(strncmp(path, "/var/tmp/ckptbench-index-", 25), 0);
+    *strrchr(path, '/') = '\0';
+    rmdir(path);
+    network = "/";
+    assert_int_equal(index_place(home, statfs_of_test, path, &err), CB_ERR_SYSTEM);
+    assert_non_null(strstr(err.message, "CKPTBENCH_INDEX"));
+    setenv("CKPTBENCH_INDEX", cache, 1);
+    network = "/nowhere";
+    assert_int_equal(index_place(self->folder, statfs_of_test, path, &err), 0);
+    assert_int_equal(strncmp(path, cache, strlen(cache)), 0);
+    network = cache;
+    assert_int_equal(index_place(self->folder, statfs_of_test, path, &err), CB_ERR_SYSTEM);
+    unsetenv("CKPTBENCH_INDEX");
 }
 
 int main(void)
@@ -123,8 +144,8 @@ int main(void)
         TEST(a_newer_schema_is_refused_with_what_to_do),
         TEST(an_older_schema_is_migrated_also_by_those_that_only_read),
         TEST(a_database_of_another_program_is_refused),
-        TEST(a_damaged_database_says_how_to_make_it_again),
-        TEST(a_network_filesystem_is_refused_with_the_way_out),
+        TEST(a_damaged_database_is_set_aside),
+        TEST(the_index_lies_on_a_local_disk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
