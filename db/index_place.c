@@ -55,10 +55,10 @@ static bool use_place(const char *folder, const char *name, bool only_ours, stat
         snprintf(path, PATH_MAX, "%s/%s/", folder, name) >= PATH_MAX - (int)sizeof INDEX_NAME ||
         path_make_folders(path, 0700, NULL) || (only_ours && !is_ours(folder)))
         return false;
-    path[strlen(path) - 1] = '\0';
-    bool usable = is_ours(path);
-    strcat(path, "/" INDEX_NAME);
-    return usable;
+    if (!is_ours(path))
+        return false;
+    snprintf(path + strlen(path), sizeof INDEX_NAME, "%s", INDEX_NAME);
+    return true;
 }
 
 /* The same home has the same name whichever way leads to it; every user has an index of their own. */
