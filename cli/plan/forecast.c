@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "ckpt/format/format.h"
 #include "cli/plan/run_plan.h"
 #include "cli/plan/store_location.h"
 #include "core/alloc.h"
@@ -17,6 +18,7 @@
 #include "core/units.h"
 #include "db/history.h"
 #include "run/workload_kind.h"
+#include "setup/checkpoint_options.h"
 #include "store/kind.h"
 #include "store/s3/s3_uri.h"
 
@@ -331,7 +333,8 @@ void forecast_sum_states(const struct layout *layout, uint64_t *largest_bytes, u
 }
 
 void forecast_predict(const struct experiment *experiment, const struct plan *plan, const struct rates *rates,
-                      uint64_t largest_state_bytes, uint64_t all_state_bytes, struct prediction *predicted)
+                      uint64_t largest_state_bytes, uint64_t all_state_bytes, uint64_t metadata_bytes,
+                      struct prediction *predicted)
 {
     double save_rank_s = (double)plan->rank_bytes_max / rates->save;
     double save_store_s = (double)plan->payload_bytes / rates->store;
@@ -339,14 +342,26 @@ void forecast_predict(const struct experiment *experiment, const struct plan *pl
     double load_store_s = (double)all_state_bytes / rates->store;
     predicted->store_binds_save = save_store_s > save_rank_s;
     predicted->store_binds_load = load_store_s > load_rank_s;
-    predicted->save_s = fmax(save_rank_s, save_store_s);
-    predicted->load_s = fmax(load_rank_s, load_store_s);
+    predicted->save_s = fmax(save_rank_s, save_store_s) + (double)metadata_bytes / rates->save;
+    predicted->load_s = fmax(load_rank_s, load_store_s) + (double)metadata_bytes / rates->load;
     predicted->mtbf_s = (double)experiment_u64(experiment, OPT_MTBF) / 1e9;
     bool async = experiment_bool(experiment, OPT_SAVE_ASYNC);
     predicted->stall_s =
         async ? fmin((double)plan->rank_bytes_max / rates->stage, predicted->save_s) : predicted->save_s;
     predicted->goodput = stats_best_goodput(predicted->stall_s, predicted->save_s - predicted->stall_s,
                                             predicted->load_s, predicted->mtbf_s, &predicted->interval_s);
+}
+
+int forecast_metadata_bytes(const struct experiment *experiment, const struct workload *workload, uint64_t *bytes,
+                            struct cb_err *err)
+{
+    struct plan_options options;
+    struct metadata_sink sink = {.write = NULL};
+    int rc = plan_options_read(experiment, workload_payload_alignment(experiment), &options, err);
+    if (rc == 0)
+        rc = format_write_metadata(options.format, workload->layout, workload->plan, "planned", 0, &sink, err);
+    *bytes = sink.bytes;
+    return rc;
 }
 
 int forecast_margin(const struct rates *rates)
@@ -362,7 +377,7 @@ int forecast_run_ns(const struct experiment *experiment, const struct throughput
     struct workload workload;
     struct rates rates;
     struct prediction predicted;
-    uint64_t largest, all, limit_ns = experiment_u64(experiment, OPT_TIMEOUT_RUN);
+    uint64_t largest, all, metadata, limit_ns = experiment_u64(experiment, OPT_TIMEOUT_RUN);
     if (limit_ns) { /* the agent ends the run at its limit */
         *duration_ns = limit_ns + START_NS;
         return 0;
@@ -382,10 +397,10 @@ int forecast_run_ns(const struct experiment *experiment, const struct throughput
         *duration_ns = START_NS + experiment_u64(experiment, OPT_TIMEOUT_OP);
     } else if (!workload.layout) { /* the suite's duration does not depend on a state's size */
         *duration_ns = START_NS + (uint64_t)(iterations * SUITE_ROUND_NS);
-    } else {
+    } else if ((rc = forecast_metadata_bytes(experiment, &workload, &metadata, err)) == 0) {
         forecast_sum_states(workload.layout, &largest, &all);
         forecast_choose_rates(experiment, &workload, book, &rates);
-        forecast_predict(experiment, workload.plan, &rates, largest, all, &predicted);
+        forecast_predict(experiment, workload.plan, &rates, largest, all, metadata, &predicted);
         double once_s = predicted.save_s + 3 * predicted.load_s; /* a load, and verifying the loaded data */
         double run_s = (iterations + 1) * once_s;                /* one more iteration for the baseline */
         run_s = (run_s > at_least_s ? run_s : at_least_s + once_s) * forecast_margin(&rates);

@@ -6,7 +6,6 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "ckpt/format/format.h"
 #include "cli/cli.h"
 #include "cli/plan/forecast.h"
 #include "cli/plan/run_plan.h"
@@ -17,7 +16,6 @@
 #include "core/units.h"
 #include "run/sweep.h"
 #include "run/workload_kind.h"
-#include "setup/checkpoint_options.h"
 #include "setup/memory_estimate.h"
 
 #define LONG_METADATA 0.1 /* share of the save */
@@ -53,8 +51,6 @@ static int forecast_init(struct forecast *self, const struct experiment *experim
                          const struct throughput_history *book, struct cb_err *err)
 {
     struct rusage usage;
-    struct plan_options options;
-    struct metadata_sink metadata = {.write = NULL};
     *self = (struct forecast){.experiment = experiment};
     int rc = workload_init(&self->workload, experiment, err);
     if (rc == 0 && !self->workload.layout)
@@ -74,13 +70,10 @@ static int forecast_init(struct forecast *self, const struct experiment *experim
     self->optimizer_bytes = self->total_bytes - self->weight_bytes;
     estimate_memory_bytes(&self->workload.layouts, experiment, &self->host_memory_bytes);
     self->requests = count_requests(plan, experiment_u64(experiment, OPT_IO_BLOCK)) + 1; /* and .metadata */
-    rc = plan_options_read(experiment, workload_payload_alignment(experiment), &options, err);
-    if (rc == 0)
-        rc = format_write_metadata(options.format, layout, plan, "planned", 0, &metadata, err);
-    self->metadata_bytes = metadata.bytes;
+    rc = forecast_metadata_bytes(experiment, &self->workload, &self->metadata_bytes, err);
     forecast_choose_rates(experiment, &self->workload, book, &self->rates);
     forecast_predict(experiment, plan, &self->rates, self->largest_state_bytes, self->all_state_bytes,
-                     &self->predicted);
+                     self->metadata_bytes, &self->predicted);
     self->metadata_s = (double)self->metadata_bytes / self->rates.save;
     return rc;
 }
@@ -121,7 +114,7 @@ static void write_predicted_lines(const struct forecast *self, struct buf *out)
     buf_printf(out, "rates      a rank %s", units_format_rate(self->rates.save, a));
     if (self->rates.load != self->rates.save)
         buf_printf(out, " (loading %s)", units_format_rate(self->rates.load, a));
-    buf_printf(out, ", %s;  the store %s\n", self->rates.from,
+    buf_printf(out, ", %s; the store %s\n", self->rates.from,
                isfinite(self->rates.store) ? units_format_rate(self->rates.store, b) : "without limit");
     if (self->rates.assumed || self->rates.small)
         buf_printf(out, "           so a time limit asked of Slurm is %d times what is predicted\n",

@@ -42,6 +42,7 @@ CHANGED = {
     r"s3\\?\.checksum|what lets the server check a body": "s3.checksum=auto is new, and the default",
     r"store\\?\.prepare|for the run's new folder in a file system": "store.prepare is new",
     r"URL of an S3 server, as": "s3.endpoint is one or several",
+    r"CKPTBENCH.INDEX|where runs (and history\.db )?are kept|local disk for the index": "the history is an index on a local disk",
     r"in_backoff_s|every request under way was in its backoff": "waiting for a store's retries is a state",
 }
 
