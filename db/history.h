@@ -127,7 +127,7 @@ struct run_selection {
 int history_select(struct history *self, const char *const *words, size_t count, struct run_selection *selection,
                    struct cb_err *err) CB_MUST_CHECK;
 /* The same, but filters and baselines do not select the runs in `exclude` (may be NULL): a sliding window that is
- * compared with its own newest runs excludes them. */
+ * compared with its own newest runs excludes them, and has only runs on their stores and sites. */
 int history_select_excluding(struct history *self, const char *const *words, size_t count,
                              const struct run_selection *exclude, struct run_selection *selection,
                              struct cb_err *err) CB_MUST_CHECK;

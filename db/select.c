@@ -334,6 +334,18 @@ static void drop_excluded(struct run_selection *selection, const struct run_sele
     selection->count = kept;
 }
 
+/* Restricts to the store targets of the given runs, each a store at a site: figures of two places say nothing about a
+ * change. */
+static void add_same_places(struct clause *clause, const struct run_selection *runs)
+{
+    if (!runs || runs->count == 0)
+        return;
+    buf_append_text(&clause->sql, " AND store_target IN (SELECT store_target FROM run WHERE 0");
+    for (size_t i = 0; i < runs->count; i++)
+        clause_add(clause, " OR run=?", runs->runs[i]);
+    buf_append_char(&clause->sql, ')');
+}
+
 int selection_of_window(struct history *self, const struct baseline *baseline, const struct run_selection *exclude,
                         struct run_selection *selection, struct cb_err *err)
 {
@@ -341,6 +353,7 @@ int selection_of_window(struct history *self, const struct baseline *baseline, c
     clause_init(&clause);
     buf_append_text(&clause.sql, "SELECT run FROM run WHERE outcome='pass'");
     int rc = add_filters(&clause, (const char *const *)baseline->words, baseline->word_count, err);
+    add_same_places(&clause, exclude);
     buf_append_text(&clause.sql, " ORDER BY " RUN_TIME " DESC, run DESC");
     if (rc == 0)
         rc = clause_run(self, &clause, selection, err);

@@ -429,7 +429,7 @@ static int run_compare(struct cli *cli, struct cb_err *err)
             : sides_find(&sides, history, cli->words, cli->word_count, err);
     if (rc == 0 && !by && is_first_night(history, &sides)) {
         cli->exit_code = CB_EXIT_INCONCLUSIVE;
-        log_info("the baseline %s has no older runs yet: run again, then compare", sides.items[0].name);
+        log_info("the baseline %s has no older runs on this store yet: run again, then compare", sides.items[0].name);
         if (cli->json)
             rc = write_json(cli, &(const struct sides){sides.items, 1}, NULL, err);
     } else if (rc == 0) {

@@ -17,9 +17,9 @@
 #define SPARKLINE_WIDTH 60
 
 struct point {
-    char run[64], hash[32];
+    char run[64], hash[32], site[64];
     struct experiment *experiment; /* owned */
-    uint64_t at_ns, line_began_ns; /* line: all runs of the same experiment */
+    uint64_t at_ns, line_began_ns; /* line: all runs of the same experiment on the same store and site */
     double value, min, max;
     size_t n;
 };
@@ -27,9 +27,24 @@ struct point {
 struct series {
     enum operation op; /* OP_COUNT: any */
     enum metric_id metric;
-    struct point *points; /* ordered by experiment, then oldest first */
+    struct point *points; /* ordered by line, then oldest first */
     size_t count;
+    bool on_stores, at_sites; /* there are several of them */
 };
+
+static const char *store_of(const struct point *point)
+{
+    return experiment_text(point->experiment, OPT_STORE);
+}
+
+/* 0 if both are of one line. */
+static int compare_lines(const struct point *x, const struct point *y)
+{
+    int order = strcmp(x->hash, y->hash);
+    if (order == 0)
+        order = strcmp(store_of(x), store_of(y));
+    return order ? order : strcmp(x->site, y->site);
+}
 
 /* Appends the run if it passed and has the metric. */
 static int take_run(void *context, struct run_info *run, struct cb_err *err)
@@ -53,6 +68,7 @@ static int take_run(void *context, struct run_info *run, struct cb_err *err)
                             .experiment = run->experiment};
     memcpy(point->run, run->run, sizeof point->run);
     memcpy(point->hash, run->hash, sizeof point->hash);
+    memcpy(point->site, run->site, sizeof point->site);
     run->experiment = NULL; /* ownership has moved */
     return 0;
 }
@@ -60,7 +76,7 @@ static int take_run(void *context, struct run_info *run, struct cb_err *err)
 static int compare_points(const void *a, const void *b)
 {
     const struct point *x = a, *y = b;
-    int order = strcmp(x->hash, y->hash);
+    int order = compare_lines(x, y);
     if (x->line_began_ns != y->line_began_ns)
         return x->line_began_ns < y->line_began_ns ? -1 : 1;
     if (order == 0 && x->at_ns != y->at_ns)
@@ -76,8 +92,10 @@ static void sort_points(struct series *self)
     qsort(self->points, self->count, sizeof *self->points, compare_points);
     uint64_t began_ns = 0;
     for (size_t i = 0; i < self->count; i++) {
-        if (i == 0 || strcmp(self->points[i - 1].hash, self->points[i].hash) != 0)
+        if (i == 0 || compare_lines(&self->points[i - 1], &self->points[i]) != 0)
             began_ns = self->points[i].at_ns;
+        self->on_stores = self->on_stores || strcmp(store_of(&self->points[0]), store_of(&self->points[i])) != 0;
+        self->at_sites = self->at_sites || strcmp(self->points[0].site, self->points[i].site) != 0;
         self->points[i].line_began_ns = began_ns;
     }
     qsort(self->points, self->count, sizeof *self->points, compare_points);
@@ -112,8 +130,10 @@ static void value_range(const struct point *points, size_t count, double *least,
 
 /* "save_s of io.depth=4", or the model if there is only one line. An experiment of another release may have another
  * hash although all keys are equal. */
-static void write_name(struct buf *out, const struct point *point, const struct sweep_axes *axes, enum metric_id metric)
+static void write_name(struct buf *out, const struct series *self, const struct point *point,
+                       const struct sweep_axes *axes)
 {
+    enum metric_id metric = self->metric;
     bool is_of_suite = metric_is_of_suite(metric); /* a workload without a model */
     buf_printf(out, "%s of ", metric_row(metric)->name);
     if (axes->count)
@@ -123,18 +143,23 @@ static void write_name(struct buf *out, const struct point *point, const struct 
                    is_of_suite ? workload_kind_of(point->experiment)->name
                                : experiment_text(point->experiment, OPT_MODEL),
                    experiment_text(point->experiment, OPT_RANKS), point->hash);
+    if (self->on_stores)
+        buf_printf(out, " on %s", store_of(point));
+    if (self->at_sites)
+        buf_printf(out, " at %s", point->site);
 }
 
-static int write_series(struct cli *cli, const struct point *points, size_t count, enum metric_id metric,
-                        const struct sweep_axes *axes, struct cb_err *err)
+static int write_line(struct cli *cli, const struct series *self, const struct point *points, size_t count,
+                      const struct sweep_axes *axes, struct cb_err *err)
 {
+    enum metric_id metric = self->metric;
     static const char *const bars[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
     size_t start = count > SPARKLINE_WIDTH ? count - SPARKLINE_WIDTH : 0;
     struct table table;
     char text[32], date[21], low[32], high[32];
     double least, most;
     value_range(points, count, &least, &most);
-    write_name(&cli->out, &points[0], axes, metric);
+    write_name(&cli->out, self, &points[0], axes);
     buf_printf(&cli->out, ", %zu run%s, %s to %s\n", count, units_plural(count), figure_text(metric, least, low),
                figure_text(metric, most, high));
     value_range(points + start, count - start, &least, &most);
@@ -173,6 +198,8 @@ static int write_json(struct cli *cli, const struct series *series, struct cb_er
         json_member_text(&json, "run", point->run);
         json_member_date(&json, "started", point->at_ns);
         json_member_text(&json, "experiment_hash", point->hash);
+        json_member_text(&json, "store", store_of(point));
+        json_member_text(&json, "site", point->site);
         json_member_u64(&json, "n", point->n);
         json_member_double(&json, "median", point->value);
         json_member_double(&json, "min", point->min);
@@ -196,11 +223,11 @@ static int write_lines(struct cli *cli, const struct series *series, struct cb_e
         log_info("no run that passed and matches has %s", metric_row(series->metric)->name);
     for (size_t start = 0, end; start < series->count && rc == 0; start = end) {
         for (end = start + 1; end < series->count; end++)
-            if (strcmp(series->points[end].hash, series->points[start].hash) != 0)
+            if (compare_lines(&series->points[end], &series->points[start]) != 0)
                 break;
         if (start)
             buf_append_char(&cli->out, '\n');
-        rc = write_series(cli, series->points + start, end - start, series->metric, &axes, err);
+        rc = write_line(cli, series, series->points + start, end - start, &axes, err);
     }
     sweep_axes_release(&axes);
     return rc;

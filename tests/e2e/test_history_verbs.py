@@ -291,7 +291,7 @@ def test_a_baseline_without_older_runs_is_inconclusive_and_says_what_to_do(home)
     home.call("collect")
     home.call("baseline", "set", "nightly", "window=10", "label.kind=nightly")
     result = home.call("compare", "nightly", "LATEST", "--fail-on", "inconclusive", code=6)
-    assert "the baseline nightly has no older runs yet: run again, then compare" in result.stderr
+    assert "the baseline nightly has no older runs on this store yet: run again, then compare" in result.stderr
     assert home.json("compare", "nightly", "LATEST")["others"] == []
 
 
@@ -494,6 +494,34 @@ def test_history_draws_a_line_for_each_experiment(home):
     assert text.index("llama3-8b") < text.index("model=gpt2")  # the line that began first
     assert home.json("history", "load.io_s")["unit"] == "s"
     assert "did you mean save_s" in home.call("history", "sve_s", code=2).stderr
+
+
+def test_history_draws_a_line_for_each_store_and_site(home):
+    for i in range(3):
+        home.make(f"a{i}", f"save={1 + i}", "store=/scratch/a")
+        home.make(f"b{i}", f"save={10 + i}", "store=/scratch/b")
+    (home.folder / "runs/b2/planned.json").write_text(json.dumps(
+        {"version": 1, "run": "b2", "site": "tor", "block": 0, "combination": 0, "planned_ns": 1700000000 * 10**9}))
+    home.call("collect")
+    text = home.call("history", "save_s").stdout
+    assert [line[line.index(" on /"):line.index(" run")] for line in text.splitlines() if " on /" in line] == [
+        " on /scratch/a at local, 3", " on /scratch/b at local, 2", " on /scratch/b at tor, 1"]
+    assert {(point["store"], point["site"]) for point in home.json("history", "save_s")["points"]} == {
+        ("/scratch/a", "local"), ("/scratch/b", "local"), ("/scratch/b", "tor")}
+
+
+def test_a_window_has_only_runs_on_the_store_of_what_it_is_compared_with(home):
+    for i in range(6):
+        home.make(f"a{i}", f"save={9 + 0.01 * i}", "label.kind=nightly", "store=/scratch/a")
+        home.make(f"b{i}", f"save={1 + 0.01 * i}", "label.kind=nightly", "store=/scratch/b")
+    home.make("c0", "save=9.02", "label.kind=nightly", "store=/scratch/a")
+    home.call("collect")
+    home.call("baseline", "set", "nightly", "window=10", "label.kind=nightly")
+    compared = home.json("compare", "nightly", "LATEST")
+    assert compared["base"]["n"] == 6 and 9 < compared["others"][0]["metrics"]["save_s"]["base"] < 9.1
+    home.make("d0", "save=9", "label.kind=nightly", "store=/scratch/d")
+    home.call("collect")
+    assert "the baseline nightly has no older runs on this store yet" in home.call("compare", "nightly", "LATEST").stderr
 
 
 def test_the_name_of_a_line_has_no_keys_that_its_workload_does_not_use(home):
