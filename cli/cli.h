@@ -22,7 +22,7 @@ struct table;
 
 /* A flag of one verb. */
 struct verb_flag {
-    const char *name;  /* "by": --by; a name of one letter is a short flag, -o */
+    const char *name;  /* without dashes: "by" is --by; a single letter is a short flag, -o */
     const char *value; /* name of its value in help, "KEY"; NULL if it has no value */
     const char *help;
     const char *sets; /* the setting that it abbreviates, "key=value", or NULL */
@@ -89,7 +89,7 @@ struct cli {
 
 /* Parses the command line. All strings are borrowed from argv. */
 int cli_init(struct cli *self, int argc, char **argv, struct cb_err *err) CB_MUST_CHECK;
-/* Gives settings that have the names of other tools our keys, and logs which. */
+/* Replaces names of other tools in the settings by our keys (run/aliases.h), and logs each replacement. */
 int cli_use_own_names(struct cli *self, struct cb_err *err) CB_MUST_CHECK;
 void cli_release(struct cli *self);
 

@@ -127,7 +127,7 @@ int history_each_baseline(struct history *self, baseline_fn each, void *context,
     return rc;
 }
 
-/* One file against its row. */
+/* Compares one file with its row. */
 static int update_one(struct history *self, const char *folder, const char *file, bool load, bool *differ,
                       struct cb_err *err)
 {

@@ -1,4 +1,4 @@
-/* HOME/changes: names of runs that had ended and have changed since, for the indexes of other machines. */
+/* HOME/changes: the names of runs that changed after they had ended. Indexes of other machines read it. */
 #include "db/connection.h"
 
 #include <errno.h>
@@ -29,7 +29,7 @@ uint64_t changes_tell(const struct history *self, const char *run)
     off_t end = 0;
     if (fd < 0)
         return 0;
-    while (fcntl(fd, F_OFD_SETLKW, &whole) < 0 && errno == EINTR) /* without locks, the append alone has to do */
+    while (fcntl(fd, F_OFD_SETLKW, &whole) < 0 && errno == EINTR) /* without locks, O_APPEND must suffice */
         ;
     if (!fd_write_all(fd, line, (size_t)len) || fsync(fd) < 0)
         log_verbose("%s cannot be written: other machines see run %s as it was", path, run);

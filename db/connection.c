@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/statvfs.h>
 
-#define ROOM_BYTES (64u << 10) /* with less space for its other files SQLite reports an I/O error */
+#define ROOM_BYTES (64u << 10) /* with less free space SQLite may report an I/O error instead of a full disk */
 
 static bool has_no_room(const char *path)
 {

@@ -31,9 +31,9 @@ struct history {
     char *path;   /* of the database */
     char *folder; /* the home: runs/ and baselines/ */
     bool read_only;
-    bool is_damaged;                  /* SQLite has found damage: the database is set aside at the end */
+    bool is_damaged;                  /* SQLite has found damage: closing renames the database */
     unsigned depth;                   /* nesting depth of transactions: only the outermost commits */
-    int64_t metric_ids[METRIC_COUNT]; /* of table catalogue */
+    int64_t metric_ids[METRIC_COUNT]; /* ids in table catalogue */
     struct prepared prepared[DB_MAX_STATEMENTS];
     size_t prepared_count;
 };
@@ -45,7 +45,7 @@ typedef int statfs_fn(const char *path, struct statfs *buffer);
 /* The database of a home: in $CKPTBENCH_INDEX if that is set, in the home if that is a local folder of the user, else
  * in a cache folder on a local disk. Creates its folder. */
 int index_place(const char *home, statfs_fn *statfs_call, char path[PATH_MAX], struct cb_err *err) CB_MUST_CHECK;
-/* A database that is not there yet starts as a copy of HOME/history.db: it knows runs whose state is in no file. */
+/* Creates a missing database as a copy of HOME/history.db, which has states of runs that are in no file. */
 void index_take_over(const char *home, const char *path);
 
 int db_fail(struct history *self, const char *what, struct cb_err *err);
@@ -89,26 +89,26 @@ int rows_insert_event(struct history *self, const char *run, uint64_t at_ns, con
 /* CB_ERR_NOT_FOUND if there is no such run; `id` may be NULL. */
 int rows_run_id(struct history *self, const char *run, int64_t *id, struct cb_err *err) CB_MUST_CHECK;
 
-/* As history_ingest, but other machines are told of a further attempt of a run that had ended only if `tells`, and
- * attempts are left out if `only_plan`. CB_ERR_NOT_FOUND: nothing was sealed; the run's row is there nevertheless. */
+/* As history_ingest. `only_plan` ingests no attempts; `tells` reports a new attempt of a run that had ended to other
+ * machines (changes_tell). CB_ERR_NOT_FOUND: no attempt is sealed; the run's row has been written nevertheless. */
 int ingest_folder(struct history *self, const char *run_folder, bool only_plan, bool tells, bool *ingested,
                   struct cb_err *err) CB_MUST_CHECK;
 /* Whether the baseline files differ from the table; loads them if `load`. */
 int baselines_update(struct history *self, bool load, bool *differ, struct cb_err *err) CB_MUST_CHECK;
 
-/* Tells the indexes of other machines that a run which had ended has changed; "*" is every run. Returns where they will
- * find that, as in meta's row `changes`; 0 if it cannot be written. */
+/* Reports to the indexes of other machines that a run changed after it had ended; "*" is every run. Returns the offset
+ * behind the new line of HOME/changes, as in meta's row `changes`; 0 if it cannot be written. */
 uint64_t changes_tell(const struct history *self, const char *run);
-/* Adds the names after `*offset`, which moves behind the last whole line. A file that has become shorter is another
- * one, and read from its start. */
+/* Adds the names after `*offset`, and moves `*offset` behind the last complete line. A file that is shorter than
+ * `*offset` has been replaced, and is read from its start. */
 int changes_read(const struct history *self, uint64_t *offset, struct run_selection *names,
                  struct cb_err *err) CB_MUST_CHECK;
 int selection_add(struct run_selection *selection, const char *run, struct cb_err *err) CB_MUST_CHECK;
 
 /* Writes planned.json to the run folder: what a rebuild cannot take from the experiment. */
 int planned_file_write(const struct planned_run *row, struct cb_err *err) CB_MUST_CHECK;
-/* Fills sweep and site (borrowed from `file`, which the caller releases, also after a failure), block, combination
- * and planned_wall_ns. Without the file, the run stands alone: planned on this machine when the folder was created. */
+/* Fills sweep and site (borrowed from `file`, which the caller releases, also after a failure), block, combination and
+ * planned_wall_ns. Without the file, the run has no sweep, and was planned here when the folder was created. */
 struct planned_file {
     char *sweep, *site; /* owned; NULL if absent */
 };

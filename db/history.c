@@ -1,4 +1,4 @@
-/* Opening and closing a history, planning runs and their states. */
+/* Opens and closes a history, plans runs, and sets their states. */
 #include "db/connection.h"
 
 #include <errno.h>
@@ -43,7 +43,7 @@ static int set_paths(struct history *self, const char *path, struct cb_err *err)
     return rc;
 }
 
-/* Two processes that switch a new database to WAL at the same time: SQLite reports busy without waiting. */
+/* Retries, because SQLite reports busy at once if two processes switch a new database to WAL at the same time. */
 static int use_write_ahead_log(struct history *self, struct cb_err *err)
 {
     uint64_t deadline_ns = clock_monotonic_ns() + BUSY_TIMEOUT_MS * NS_PER_MS;
@@ -128,7 +128,7 @@ static int open_database(const char *path, bool read_only, struct history **hist
     return rc;
 }
 
-/* CB_ERR_NOT_FOUND if there is nothing to make a history of. */
+/* CB_ERR_NOT_FOUND if there is neither a database nor a folder of runs. */
 static int need_anything(struct cb_err *err)
 {
     struct buf home;
@@ -145,7 +145,7 @@ static int need_anything(struct cb_err *err)
     return rc;
 }
 
-/* Closed again after a failure. */
+/* Brings an open history up to date; closes it on failure. */
 static int update(struct history **history, struct cb_err *err)
 {
     struct run_selection taken = {0};
@@ -170,7 +170,7 @@ int history_open(const char *path, struct history **history, struct cb_err *err)
         return rc;
     if (rc == 0)
         rc = update(history, err);
-    if (rc == CB_ERR_CORRUPT) { /* closing it has set it aside */
+    if (rc == CB_ERR_CORRUPT) { /* closing has renamed the damaged database */
         log_info("%s", err->message);
         rc = open_database(NULL, false, history, err);
         if (rc == 0)
@@ -205,7 +205,7 @@ int history_open_to_collect(struct history **history, struct cb_err *err)
     return rc;
 }
 
-/* Sets a damaged database aside: the next one is made from the run folders. */
+/* Renames a damaged database; the next open creates a new one from the run folders. */
 static void set_aside(const struct history *self)
 {
     static const char *const suffixes[] = {"-wal", "-shm", ""};
@@ -253,7 +253,8 @@ int history_plan_run(struct history *self, const struct planned_run *planned, st
     return history_end(self, rc, err);
 }
 
-/* Jobs have their state in job.json. The file is for other machines: a folder that is not ours, or gone, has none. */
+/* Writes the file `state` for other machines; a job has its state in job.json. Errors are ignored: the folder may be
+ * gone or not writable. */
 static int write_state(struct history *self, const char *run, const char *state, struct cb_err *err)
 {
     char folder[PATH_MAX] = "";

@@ -22,14 +22,15 @@
 struct file_batch;
 struct history;
 
-/* Creates or migrates the database as needed. With a path, it is that database, as it is, and its folder is the home.
- * With NULL, it is the database of the home, brought up to date with the run folders; a damaged one is made again. */
+/* Creates or migrates the database as needed. With a path, opens that database, whose folder is the home, and does not
+ * bring it up to date. With NULL, opens the home's database and brings it up to date with the run folders; a damaged
+ * one is replaced. */
 int history_open(const char *path, struct history **history, struct cb_err *err) CB_MUST_CHECK;
 /* CB_ERR_NOT_FOUND if there is neither a database nor a run yet. */
 int history_open_read_only(const char *path, struct history **history, struct cb_err *err) CB_MUST_CHECK;
-/* As NULL above, but not brought up to date: for `collect`, which looks at every run itself. */
+/* As history_open with NULL, but not brought up to date, since `collect` inspects every run itself. */
 int history_open_to_collect(struct history **history, struct cb_err *err) CB_MUST_CHECK;
-/* Where the database lies. Borrowed. */
+/* The path of the database. Borrowed. */
 const char *history_path(const struct history *self);
 void history_close(struct history *self);
 /* The home, which holds runs/ and baselines/. Borrowed. */
@@ -49,11 +50,11 @@ int history_plan_run(struct history *self, const struct planned_run *planned, st
 /* Records in a run folder fetched from a site that the run belongs to that site; call before ingesting it. */
 int history_mark_folder(const char *run_folder, const char *site, struct cb_err *err) CB_MUST_CHECK;
 
-/* Also adds an event if the state is new. CB_ERR_NOT_FOUND if there is no such run. */
+/* Adds an event if the state has changed. CB_ERR_NOT_FOUND if there is no such run. */
 int history_set_state(struct history *self, const char *run, const char *state, struct cb_err *err) CB_MUST_CHECK;
 
 /* Ingests a run folder: the planned row if missing, and every sealed attempt. *ingested is false if there is nothing
- * new; CB_ERR_NOT_FOUND says why there is nothing to ingest (not sealed). */
+ * new; CB_ERR_NOT_FOUND if no attempt is sealed. */
 int history_ingest(struct history *self, const char *run_folder, bool *ingested, struct cb_err *err) CB_MUST_CHECK;
 
 /* What a warm pool has cost and saved so far; replaces earlier figures. */
@@ -74,8 +75,8 @@ int history_keep_pool(struct history *self, const struct pool_cost *cost, struct
 int history_begin(struct history *self, struct cb_err *err) CB_MUST_CHECK;
 int history_end(struct history *self, int rc, struct cb_err *err) CB_MUST_CHECK;
 
-/* Removes every run and baseline, so that they can be ingested anew from the folders, and asks the other machines that
- * share the folders to do so, too. */
+/* Removes every run and baseline, so that they can be ingested anew from the folders, and makes the other machines that
+ * share the folders read every run anew, too. */
 int history_clear_for_rebuild(struct history *self, struct cb_err *err) CB_MUST_CHECK;
 
 /* A run as verbs show it. Everything is owned by the struct. */
@@ -109,7 +110,7 @@ const struct run_metric *run_info_metric(const struct run_info *info, enum opera
 /* The value of a fact; NULL if rank 0 did not report it. Borrowed. */
 const char *run_info_fact(const struct run_info *info, const char *key);
 
-/* "LATEST" is the newest run that is more than planned, else the newest; an unambiguous prefix is accepted.
+/* "LATEST" is the newest run that is not just planned, else the newest; an unambiguous prefix is accepted.
  * CB_ERR_NOT_FOUND suggests the nearest id. */
 int history_find_run(struct history *self, const char *name, char run[64], struct cb_err *err) CB_MUST_CHECK;
 int history_load_run(struct history *self, const char *run, struct run_info **info, struct cb_err *err) CB_MUST_CHECK;
@@ -133,9 +134,9 @@ int history_select_excluding(struct history *self, const char *const *words, siz
                              struct cb_err *err) CB_MUST_CHECK;
 void run_selection_release(struct run_selection *selection);
 
-/* Takes in what has changed in the run folders and baselines, whoever changed it. `taken`, to be released, are the runs
- * of which attempts were ingested, in order of name. Runs whose folder was removed leave the history. Writes nothing if
- * nothing has changed. */
+/* Brings the history up to date with the run folders and baseline files. `taken`, released by the caller, receives the
+ * runs with newly ingested attempts, in order of name. Runs whose folder was removed leave the history. Writes nothing
+ * if nothing has changed. */
 int history_update(struct history *self, struct run_selection *taken, struct cb_err *err) CB_MUST_CHECK;
 
 /* Baselines: named sets of runs, or the newest passed runs that match filters. Each is a file in FOLDER/baselines,

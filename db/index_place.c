@@ -1,4 +1,4 @@
-/* Where the history's database lies: on a local file system of this machine. */
+/* Chooses the folder of the history's database, on a local file system of this machine. */
 #include "db/connection.h"
 
 #include <errno.h>
@@ -23,7 +23,7 @@ static const uint32_t network_filesystems[] = {
     0x7461636F, 0x01161970, 0x786F4256, /* OrangeFS, PanFS, Coda, OCFS2, GFS2, vbox */
 };
 
-/* Of the path, or of the nearest folder above it that exists. */
+/* Whether the path, or its nearest existing parent, is on a local file system. */
 static bool is_local(const char *path, statfs_fn *statfs_call)
 {
     char above[PATH_MAX];
@@ -48,7 +48,7 @@ static bool is_ours(const char *folder)
            access(folder, W_OK) == 0;
 }
 
-/* Creates FOLDER/NAME/history.db's folders; false if this place is of no use. */
+/* Creates FOLDER/NAME for the database `path`; false if the folder is not local, not ours or not writable. */
 static bool use_place(const char *folder, const char *name, bool only_ours, statfs_fn *statfs_call, char path[PATH_MAX])
 {
     if (folder[0] != '/' || !is_local(folder, statfs_call) ||
@@ -61,7 +61,7 @@ static bool use_place(const char *folder, const char *name, bool only_ours, stat
     return true;
 }
 
-/* The same home has the same name whichever way leads to it; every user has an index of their own. */
+/* The name depends on the user and on the home's real path, so all paths to a home give one name. */
 static void name_index(const char *home, char name[17])
 {
     char text[PATH_MAX + 32], real[PATH_MAX], hex[65];
@@ -103,7 +103,7 @@ int index_place(const char *home, statfs_fn *statfs_call, char path[PATH_MAX], s
                    home);
 }
 
-/* Copies under another name, so that a copy that was cut short counts for nothing. */
+/* Copies to a temporary name and renames, so that an incomplete copy is never used. */
 static int copy_file(const char *from, const char *to)
 {
     char bytes[1 << 16], temporary[PATH_MAX];

@@ -158,7 +158,7 @@ static int insert_histogram(struct ingest *self, enum operation op, const struct
                   histogram_quantile(latency, 0.999), (const void *)packed, used);
 }
 
-/* Results: what the run's rows say. Replaces those of an earlier attempt. */
+/* Results: the rows of the run, which replace those of an earlier attempt. */
 
 static int insert_metrics(struct ingest *self, const struct results *results, struct cb_err *err)
 {
@@ -520,7 +520,7 @@ int history_clear_for_rebuild(struct history *self, struct cb_err *err)
                      "DELETE FROM state_share; DELETE FROM histogram; DELETE FROM event; DELETE FROM run;"
                      "DELETE FROM baseline; DELETE FROM block; DELETE FROM sweep",
                      err);
-    /* Told before the folders are read, so that what others tell in between is read once more, not missed. */
+    /* The offset is taken before the folders are read: what others append meanwhile is read again instead of missed. */
     return rc ? rc
               : db_run(self, err, "INSERT OR REPLACE INTO meta VALUES('changes', ?)", "u", changes_tell(self, "*"));
 }

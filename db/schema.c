@@ -101,7 +101,7 @@ static const char version_2[] =
 
 static const char version_3[] = "ALTER TABLE operation ADD COLUMN slowest_state TEXT;";
 
-/* For the question which runs have not ended, without reading every row. */
+/* Finds the runs that have not ended without reading every row. */
 static const char version_4[] =
     "CREATE INDEX run_unfinished ON run(run) WHERE state NOT IN ('done','failed','cancelled');";
 

@@ -1,5 +1,4 @@
-/* Brings the history up to date with the run folders, whoever changed them: docs/history.md explains how changes are
- * noticed. */
+/* Brings the history up to date with the run folders. docs/history.md explains how changes are noticed. */
 #include "db/connection.h"
 
 #include <dirent.h>
@@ -18,7 +17,7 @@
 #include "run/run_folder.h"
 
 #define NAME_BYTES 64
-#define RUNS_AT_ONCE 256 /* of one transaction: a kill loses no more, and other processes wait no longer */
+#define RUNS_AT_ONCE 256 /* runs in one transaction: the most that a kill loses and that others wait for */
 
 static int compare_names(const void *a, const void *b)
 {
@@ -32,7 +31,7 @@ static bool has_name(const struct run_selection *self, const char *name)
     return self->count && bsearch(key, self->runs, self->count, sizeof *self->runs, compare_names);
 }
 
-/* ---- what there is, and what the history has ---- */
+/* ---- listing folders and rows ---- */
 
 static int list_folders(const struct history *self, struct run_selection *names, struct cb_err *err)
 {
@@ -47,7 +46,7 @@ static int list_folders(const struct history *self, struct run_selection *names,
     for (struct dirent *entry; rc == 0 && (entry = readdir(entries)); errno = 0)
         if (entry->d_name[0] != '.' && entry->d_type != DT_REG && strlen(entry->d_name) < NAME_BYTES)
             rc = selection_add(names, entry->d_name, err);
-    if (rc == 0 && errno) /* a listing that broke off must not look like removed runs */
+    if (rc == 0 && errno) /* an incomplete listing must not look like removed runs */
         rc = cb_fail_errno(err, errno, "reading %s", path);
     closedir(entries);
     if (names->count)
@@ -81,8 +80,8 @@ static int write_meta(struct history *self, const char *key, const char *text, s
     return db_run(self, err, "INSERT OR REPLACE INTO meta VALUES(?,?)", "tt", key, text);
 }
 
-/* Whether the run is a job that has not ended, with its state. Slurm may start it again, so its controller decides when
- * its attempts count: `status` or `collect`. */
+/* Whether the run is a job that has not ended; `state` receives its state. Slurm may requeue such a job, so only
+ * `status` and `collect` ingest its attempts. */
 static bool is_open_job(const char *folder, char state[16])
 {
     struct job_record record;
@@ -94,7 +93,7 @@ static bool is_open_job(const char *folder, char state[16])
     return is_open;
 }
 
-/* The newest sealed attempt, 0 if there is none; `*any` is whether there is an attempt at all. */
+/* The newest sealed attempt, 0 if there is none; `*any` is whether any attempt exists. */
 static uint32_t newest_sealed(const char *folder, bool *any)
 {
     char path[PATH_MAX];
@@ -102,7 +101,7 @@ static uint32_t newest_sealed(const char *folder, bool *any)
     *any = run_folder_last_attempt(folder, &last, NULL) == 0 && last > 0;
     for (; last > 0; last--) {
         int fd = snprintf(path, sizeof path, "%s/attempts/%u", folder, last) < (int)sizeof path
-                     ? open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC) /* NFS then forgets what it did not find before */
+                     ? open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC) /* makes NFS drop cached failed lookups */
                      : -1;
         bool sealed = fd >= 0 && faccessat(fd, "manifest.json", F_OK, 0) == 0;
         if (fd >= 0)
@@ -113,7 +112,7 @@ static uint32_t newest_sealed(const char *folder, bool *any)
     return last;
 }
 
-/* Whether a run that has not ended in the history has gone on. */
+/* Whether a run that has not ended in the history has a new sealed attempt or another state. */
 static int has_news(struct history *self, const char *run, const char *folder, bool *news, struct cb_err *err)
 {
     char state[16];
@@ -133,7 +132,7 @@ static int has_news(struct history *self, const char *run, const char *folder, b
     return rc;
 }
 
-/* A folder without plan and attempts is being planned, or its planning was cut short. */
+/* A folder without plan and attempts is being planned, or its planning was interrupted. */
 static bool is_run(const char *folder)
 {
     char path[PATH_MAX];
@@ -143,7 +142,7 @@ static bool is_run(const char *folder)
            (snprintf(path, sizeof path, "%s/planned.json", folder) < (int)sizeof path && access(path, F_OK) == 0);
 }
 
-/* ---- taking in ---- */
+/* ---- updating ---- */
 
 struct update {
     struct history *history;
@@ -168,8 +167,8 @@ static int find_folder(const struct update *self, const char *run, char folder[P
     return path_format(folder, PATH_MAX, err, "%s/runs/%s", self->history->folder, run);
 }
 
-/* A run that was collected from a folder elsewhere stays as long as that folder does. One that was under way stays for
- * `status`, which sees to its job and calls it lost. */
+/* A run that was collected from a folder elsewhere stays as long as that folder exists. A run that was submitted or
+ * running stays until `status` has queried its job and marked it as lost. */
 static int is_gone(struct update *self, const char *run, bool *gone, struct cb_err *err)
 {
     char path[PATH_MAX];
@@ -223,7 +222,7 @@ static int read_folder(struct update *self, const char *run, bool *ingested, str
     char folder[PATH_MAX], state[16];
     bool any, anew = has_name(&self->changed, run) || has_name(&self->changed, "*");
     int rc = find_folder(self, run, folder, err);
-    if (rc == 0 && anew) /* read anew with its labels, and not only its new attempts */
+    if (rc == 0 && anew) /* ingested from scratch: its labels and old attempts may have changed, too */
         rc = rows_delete_run(self->history, run, err);
     bool is_open = rc == 0 && is_open_job(folder, state);
     if (rc == 0)
@@ -236,7 +235,7 @@ static int read_folder(struct update *self, const char *run, bool *ingested, str
                   : 0;
 }
 
-/* A folder that cannot be read is left as it was; `collect` names it. */
+/* If a folder cannot be read, its rows stay unchanged; `collect` reports it. */
 static int take_run(struct update *self, const char *run, struct cb_err *err)
 {
     struct cb_err own;
@@ -276,7 +275,7 @@ static int write_rest(struct update *self, uint64_t changes, bool moved, struct 
     if (rc)
         return rc;
     for (size_t i = 0; rc == 0 && i < self->gone.count; i++) {
-        rc = is_gone(self, self->gone.runs[i], &gone, err); /* another process may have put it back */
+        rc = is_gone(self, self->gone.runs[i], &gone, err); /* another process may have restored the folder */
         if (rc == 0 && gone)
             rc = rows_delete_run(history, self->gone.runs[i], err);
     }
@@ -294,7 +293,7 @@ static int write_rest(struct update *self, uint64_t changes, bool moved, struct 
     return history_end(history, rc, err);
 }
 
-/* Earlier versions kept runs whose folder was gone: a copy of the database keeps them. */
+/* Earlier releases kept runs whose folder was removed, so the database is copied once before they are deleted. */
 static int keep_earlier(struct history *self, size_t gone, struct cb_err *err)
 {
     char copy[PATH_MAX];
@@ -315,7 +314,7 @@ int history_update(struct history *self, struct run_selection *taken, struct cb_
     char text[PATH_MAX], home[PATH_MAX];
     bool differ = false, moved = false;
     *taken = (struct run_selection){0};
-    /* The changes first, then the folders: what changes in between is seen again the next time. */
+    /* Changes are read before the folders, so a change in between is seen again by the next update. */
     int rc = read_meta(self, "changes", text, err);
     uint64_t before = strtoull(text, NULL, 10), changes = before;
     if (rc == 0)

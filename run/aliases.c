@@ -1,4 +1,4 @@
-/* Aliases: from the words of other tools to our keys and values. */
+/* Translates keys and values of other tools to ours. */
 #include "run/aliases.h"
 
 #include <stdbool.h>
@@ -76,7 +76,7 @@ static int rename_setting(struct setting *setting, const char *key, struct buf *
     return replace(&setting->key, key, err);
 }
 
-/* ---- words that say something together ---- */
+/* ---- words that depend on each other ---- */
 
 static void remove_all(struct setting_list *list, const char *word)
 {
@@ -133,7 +133,7 @@ static bool have_same_values(const struct setting *a, const struct setting *b)
     return same;
 }
 
-/* MLPerf Storage counts saves and loads apart; none of one of them is ops=load or ops=save. */
+/* MLPerf Storage has a count of saves and one of loads: 0 saves is ops=load, 0 loads is ops=save. */
 static int choose_ops(struct setting_list *list, const char *const words[2], struct buf *said, struct cb_err *err)
 {
     static const char *const others[] = {"load", "save"};
@@ -153,7 +153,7 @@ static int choose_ops(struct setting_list *list, const char *const words[2], str
 
 /* ---- word by word ---- */
 
-/* Our value for one of theirs; NULL if it is the same. The result is in `text`. */
+/* Our value for a value of another tool, in `text`; NULL if the value stays. */
 static const char *translate(const char *values, const char *value, char text[32])
 {
     for (size_t len = strlen(value); *values; values += strcspn(values, "|"), values += *values == '|') {
@@ -183,7 +183,7 @@ static int resolve_one(struct setting *setting, struct buf *said, struct cb_err 
     return rc ? rc : replace(&setting->key, key, err);
 }
 
-/* zip=world_size,tp names keys in its values. */
+/* The values of zip=world_size,tp are names of keys. */
 static int resolve_zip(struct setting *zip, struct cb_err *err)
 {
     int rc = 0;

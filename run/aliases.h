@@ -14,7 +14,7 @@ struct alias {
     const char *word;
     enum option_id id;
     const char *values; /* "theirs=ours|…", or "" */
-    const char *tool;   /* whose word it is */
+    const char *tool;   /* the tool that uses the word */
 };
 
 size_t alias_count(void);
@@ -23,8 +23,8 @@ const struct alias *alias_row(size_t index);
 /* The alias of a name, or NULL. Accepts Hydra's forms (+name, ++workload.name) and '-' instead of '_'. */
 const struct alias *alias_find(const char *name);
 
-/* Gives settings their own key and values. `said` receives "world_size is ranks, backend=gloo is device=cpu", nothing
- * if there is no alias. */
+/* Replaces aliases among the settings by our keys and values. `said` receives "world_size is ranks, backend is device
+ * (gloo: cpu)", or nothing if there is no alias. */
 int aliases_resolve(struct setting_list *list, struct buf *said, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -2,8 +2,8 @@
  *
  * It is frozen as experiment.yaml in the run folder, where agent and worker read it; a different version is a clear
  * error. Its identity is a hash over the identity keys that differ from their default, so a key added in a later
- * release leaves old hashes unchanged. So does a key whose default changed, s3.checksum: its first default, sha256,
- * is what the hash leaves out, and its new one counts where the key has an effect. */
+ * release leaves old hashes unchanged. The default of s3.checksum has changed: the hash leaves out its former
+ * default, sha256, and includes any other value if the store is a bucket. */
 #ifndef RUN_EXPERIMENT_H
 #define RUN_EXPERIMENT_H
 
@@ -44,7 +44,7 @@ const char *experiment_text(const struct experiment *self, enum option_id id); /
 bool experiment_is(const struct experiment *self, enum option_id id,
                    const char *choice); /* `choice` must be one of the row's choices */
 
-/* Whether the key has any effect on this run: the s3.* keys require a store with a URL, which is one in a bucket. */
+/* Whether the key has any effect on this run: the s3.* keys have one only if the store is a bucket. */
 bool experiment_uses(const struct experiment *self, enum option_id id);
 
 size_t experiment_label_count(const struct experiment *self);

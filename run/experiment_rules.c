@@ -150,7 +150,7 @@ static int validate_copies(const struct experiment *self, struct cb_err *err)
     return why ? cb_fail(err, CB_ERR_USAGE, "copies=%llu: %s", (unsigned long long)copies, why) : 0;
 }
 
-/* What a failed iteration leaves must not matter to the next one. */
+/* A failed iteration must not influence the next one. */
 static int validate_on_error(const struct experiment *self, struct cb_err *err)
 {
     const char *why = NULL;

@@ -22,8 +22,8 @@
 #define BLOCK_CRC_BYTES 4
 #define NAME_MAX_BYTES 64
 #define SCHEMA_MAX_NAMES 1024
-/* A sample's mask has a bit for each metric up to the last one of samples in the schema, in whole words. */
-#define MASK_LEAST_WORDS 2 /* words of the mask in all records from when there were at most 128 metrics */
+/* A sample's mask has a bit for each metric of the schema up to the last sample metric, rounded up to whole words. */
+#define MASK_LEAST_WORDS 2 /* the mask in all records of releases with at most 128 metrics */
 #define MASK_WORDS_FOR(metrics) ((metrics) > 64 * MASK_LEAST_WORDS ? ((metrics) + 63) / 64 : MASK_LEAST_WORDS)
 #define MASK_WORDS MASK_WORDS_FOR(METRIC_SAMPLE_COUNT)
 #define SAMPLE_HEAD_BYTES (3 * 4 + 8 * MASK_LEAST_WORDS) /* op, iteration, flags, mask; at least */

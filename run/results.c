@@ -242,7 +242,7 @@ static double request_rate(const struct work *work)
     return requests > 0 ? requests / seconds : NAN;
 }
 
-/* Over all saves and loads but warm-ups, also those that failed. */
+/* Share of requests that succeeded, over all saves and loads except warm-up, including failed ones. */
 static double success_ratio(const struct work *work)
 {
     double requests = 0, errors = 0;

@@ -266,7 +266,7 @@ void run_folder_write_state(const char *path, const char *state)
     uint32_t attempts = 0;
     if (run_folder_join(file, path, "job.json", NULL) || access(file, F_OK) == 0 ||
         run_folder_join(file, path, "state", NULL) || run_folder_last_attempt(path, &attempts, NULL))
-        return; /* a job, or no folder */
+        return; /* the run has a job, or no folder */
     int len = snprintf(line, sizeof line, "%.15s %u\n", state, attempts);
     (void)!replace_file(file, line, (size_t)len, NULL);
 }
@@ -283,7 +283,7 @@ void run_folder_read_state(const char *path, uint32_t sealed, char state[16])
     buf_release(&text);
 }
 
-/* A record lock on a file: unlike flock() on the folder, it also holds between the machines of a network file system. */
+/* A record lock on a file, because flock() on the folder would not hold between machines of a network file system. */
 int run_folder_lock(const char *path, int *fd, struct cb_err *err)
 {
     char file[PATH_MAX];

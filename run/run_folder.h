@@ -61,15 +61,15 @@ int run_folder_make_parents(const char *path, unsigned mode, struct cb_err *err)
 /* FOLDER/NAME. */
 int run_folder_join(char path[PATH_MAX], const char *folder, const char *name, struct cb_err *err) CB_MUST_CHECK;
 
-/* The state of a run that is no job, as its controller sets it, in the file `state`: "running" or, of a run of a site,
- * what the site says. It is valid until an attempt after those of its time is sealed. Not synced: a hint for other
- * machines, which see the run as planned without it. */
+/* Writes the state of a run without a job to the file `state`, for other machines: "running", or the state that its
+ * site reports. It is valid until a later attempt is sealed. Not synced, and errors are ignored:
+ * without the file, other machines see the run as planned. */
 void run_folder_write_state(const char *path, const char *state);
-/* "" if there is none, or if an attempt up to `sealed`, the newest sealed one, has made it void. */
+/* "" if there is no file, or if attempt `sealed`, the newest sealed one, is later than the state. */
 void run_folder_read_state(const char *path, uint32_t sealed, char state[16]);
 
-/* Locks the run folder against other controllers, also those on other machines: *fd is -1 if one of them has it, else
- * closing it unlocks. CB_ERR_NOT_FOUND if there is no such folder. */
+/* Locks the run folder against other controllers, also those on other machines: *fd is -1 if another
+ * controller holds the lock; otherwise closing it unlocks. CB_ERR_NOT_FOUND if there is no such folder. */
 int run_folder_lock(const char *path, int *fd, struct cb_err *err) CB_MUST_CHECK;
 
 struct manifest {

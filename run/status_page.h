@@ -65,8 +65,8 @@ struct status_page {
     _Atomic uint32_t sample_count;       /* samples complete, in order */
     _Atomic uint32_t failure_code;       /* -enum cb_code of the first failure, 0 for none */
     _Atomic uint32_t failure_length, facts_length;
-    _Atomic uint32_t passed_length;         /* the first lines of failures: iterations without which the run went on */
-    _Atomic uint32_t wrong_bytes;           /* failures of any time with CB_ERR_CORRUPT */
+    _Atomic uint32_t passed_length;         /* bytes of `failures` about iterations that on_error=continue skipped */
+    _Atomic uint32_t wrong_bytes;           /* number of failures with CB_ERR_CORRUPT, including forgiven ones */
     char failures[STATUS_PAGE_TEXT_BYTES];  /* one per line; "… and N more" at the end when full */
     char facts[STATUS_PAGE_TEXT_BYTES];     /* "key=value" lines: the settings and hardware in effect */
     double run_values[METRIC_COUNT];        /* run metrics that this rank knows; else NAN */
@@ -110,8 +110,8 @@ void status_page_publish_sample(struct status_page *page);
 void status_page_add_failure(struct status_page *page, int code, const char *text);
 /* Removes the failures so far, after the rank has recovered in another way. */
 void status_page_forgive(struct status_page *page);
-/* The run goes on after a failed iteration: `text`, unless it is NULL, replaces the failures since the last call, and the
- * rank has not failed. */
+/* Continues after a failed iteration (on_error=continue): the rank no longer counts as failed, and the failures since
+ * the last call are replaced by `text`, or removed if it is NULL. */
 void status_page_pass_over(struct status_page *page, const char *text);
 void status_page_add_fact(struct status_page *page, const char *key, const char *value);
 #define STATUS_FACT_STOPPED "stopped"          /* source of the stop request, if it is not the agent */

@@ -229,8 +229,8 @@ static int make_base(struct expansion *self, struct cb_err *err)
     return 0;
 }
 
-/* In a sweep over workloads a key is for those that use it: iterations for a suite, not for the training behind it.
- * Not a key that varies by itself, which would make equal members. */
+/* In a sweep over workloads a key applies only to workloads that use it: iterations to a suite, not to the training
+ * after it. A key that varies on its own stays, since resetting it would make equal members. */
 static int reset_unused(const struct expansion *self, struct experiment *member, struct cb_err *err)
 {
     size_t index = setting_index(self, WORKLOAD_KEY);

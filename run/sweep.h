@@ -1,7 +1,7 @@
 /* Sweeps: settings with several values become several experiments.
  *
  * Cartesian by default, the last key fastest; `zip: [a, b]` in YAML or `--zip a,b` varies those keys together.
- * In a sweep over workloads, each member has only the keys that its workload uses.
+ * In a sweep over workloads, keys that a member's workload does not use have their default.
  * `repeat` copies the whole block: block 1 holds every combination once, in order, block 2 in another order (seeded
  * with the block's number), and so on, so that runs to be compared are close in time. */
 #ifndef RUN_SWEEP_H

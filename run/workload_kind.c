@@ -11,7 +11,7 @@ static const struct workload_kind kinds[] = {
     {"wait"},
 };
 
-/* For an experiment of another release in the history. */
+/* For a workload of another release in the history. */
 static const struct workload_kind unknown = {"unknown", .has_ranks = true, .has_layout = true};
 
 const struct workload_kind *workload_kind_of(const struct experiment *experiment)
@@ -50,7 +50,7 @@ static bool only_waits(const struct workload_kind *self)
     return !self->has_ranks;
 }
 
-/* The keys that some workloads do not use; a name that ends with a dot is the beginning of several. */
+/* The keys that some workloads do not use; a name that ends with a dot is a prefix. */
 static const struct {
     const char *name;
     bool (*used_by)(const struct workload_kind *self);

@@ -16,8 +16,8 @@
 
 #define COMPARISON_CONFIDENCE 0.95
 #define COMPARISON_DEFAULT_THRESHOLD 0.03
-/* The fewest earlier runs that one run is judged against, and its level: a nightly job asks every night, so one night in
- * 20 would be too many. */
+/* The fewest earlier runs to judge one run against, and the level of that test: a nightly job compares every night, and
+ * a false alarm in one night of 20 would be too many. */
 #define COMPARISON_MIN_EARLIER 5
 #define COMPARISON_ONE_RUN_LEVEL 0.01
 /* The fewest blocks that can give a 95 % interval: 2/2^6 < 0.05. */
@@ -53,10 +53,10 @@ struct comparison_metric {
     /* Ratio - 1. The estimate is NAN if the values allow no ratio, and the ratio of the medians if there is no
      * interval. */
     struct shift shift;
-    double p;             /* of primary metrics corrected for their number */
+    double p;             /* corrected for the number of primary metrics if this is one */
     enum verdict verdict; /* of primary metrics only */
-    /* Of an inconclusive primary metric, if verdicts are given: see stats_more_runs. Of one run against fewer than
-     * COMPARISON_MIN_EARLIER: how many the base lacks. */
+    /* For an inconclusive primary metric, if verdicts are given: runs needed for a verdict, see stats_more_runs. For
+     * one run against fewer than COMPARISON_MIN_EARLIER: the number of runs that the base lacks. */
     size_t more_runs;
     double run_variance; /* of the logarithm of one run of a side, in its block if there are blocks; NAN if unknown */
     /* The earlier primary metric that this one equals in every run: the same quantity under another name, so it has the

@@ -286,7 +286,7 @@ static int settle(struct job_list *self, struct job_entry *entry, const struct j
         rc = job_folder_seal(entry->folder, entry->run, &entry->seen, entry->verdict.outcome, entry->verdict.note, err);
         if (rc == 0)
             rc = job_folder_look(entry->folder, &entry->seen, err);
-        if (rc == 0) /* a sealed attempt decides, whoever sealed it */
+        if (rc == 0) /* the sealed attempt decides the state, even if another process has sealed it */
             job_state_judge(&entry->record, &observation, &entry->verdict);
     }
     if (rc == 0)

@@ -164,7 +164,7 @@ static void progress_text(const struct job_entry *entry, const struct figures *f
              progress->bytes_per_s > 0 ? units_format_rate(progress->bytes_per_s, rate) : "", rank);
 }
 
-/* Applies also before the history has it: the holder of the run's lock is about to write it. */
+/* The outcome, also if the history lacks it because another controller is about to write it. */
 static const char *outcome_of(const struct job_entry *entry)
 {
     if (*entry->outcome)

@@ -43,8 +43,8 @@ int pool_note_run(const char *folder, const char *run, struct cb_err *err)
     return 0;
 }
 
-/* A run that got nodes of the pool waited boot_s for them; without the pool it would have waited as long as the pool
- * did. */
+/* A run saves the pool's boot time minus its own boot_s: without the pool its nodes would have booted as long as the
+ * pool's. */
 static int sum_saved(struct pool_entry *entry, struct cb_err *err)
 {
     char path[PATH_MAX];

@@ -60,7 +60,7 @@ int pool_check_run(const struct pool_entry *pool, const struct experiment *exper
     return 0;
 }
 
-/* ---- touch: which nodes ---- */
+/* ---- touch: choosing nodes ---- */
 
 /* Appends the pool's nodes in one of `states` to `names` at *count, without duplicates. */
 static int list_nodes(struct slurm_client *client, const char *nodes, const char *states, char (*names)[64],
@@ -113,7 +113,7 @@ int pool_pick_nodes(struct slurm_client *client, const struct pool_entry *pool, 
     return rc;
 }
 
-/* ---- hold: into the spool ---- */
+/* ---- hold: writing to the spool ---- */
 
 static int put_locked(const struct pool_entry *pool, const char *run, const char *run_folder, uint64_t nodes,
                       struct job_record *record, struct history *history, struct cb_err *err)

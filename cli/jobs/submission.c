@@ -230,7 +230,7 @@ bool submission_lacks_suffix(const struct setting_list *settings)
     return loads && !names_one;
 }
 
-/* ---- without bad nodes ---- */
+/* ---- excluding bad nodes ---- */
 
 static int find_suite(struct history *history, const char *word, struct run_info **run, struct cb_err *err)
 {

@@ -50,8 +50,8 @@ int submission_script_of(const struct submission *self, const struct planned *me
 int submission_number_requests(const struct submission *self, const struct run_plan *run_plan, size_t *numbers,
                                struct cb_err *err) CB_MUST_CHECK;
 
-/* --exclude-from WORD: a suite's run, LATEST (the newest suite) or filters. Adds --exclude of the nodes that it found
- * bad to slurm.extra of `settings`, and logs how to drain them. */
+/* --exclude-from WORD: a run of the suite, LATEST (the newest one) or filters. Adds --exclude with the run's bad nodes
+ * to slurm.extra of `settings`, and logs how to drain them. */
 int submission_exclude_bad(struct history *history, const char *word, struct setting_list *settings,
                            struct cb_err *err) CB_MUST_CHECK;
 

@@ -211,7 +211,7 @@ static void take_back(const struct sending *items, size_t count)
     for (size_t i = 0; i < count; i++) {
         items[i].record->intent_wall_ns = 0;
         if (job_record_write(items[i].folder, items[i].record, NULL))
-            continue; /* the record claims a submission that never happened; `status` looks for the job and reports that */
+            continue; /* `status` will search for the job and report that it is missing */
     }
 }
 

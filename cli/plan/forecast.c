@@ -1,4 +1,4 @@
-/* Reads the throughput of earlier runs from the history, chooses the closest one, and predicts the times that follow. */
+/* Reads the throughput of earlier runs from the history, chooses the closest run, and predicts times from its rates. */
 #include "cli/plan/forecast.h"
 
 #include <inttypes.h>
@@ -26,7 +26,7 @@
 #define DEFAULT_STAGE_RATE ((double)(5 * GIB))
 #define START_NS (10 * 60 * NS_PER_S)         /* added for launch, set-up and sealing */
 #define SUITE_ROUND_NS (20.0 * 60 * NS_PER_S) /* added for each round of the cluster suite */
-#define WAIT_MARGIN_NS (2 * 60 * NS_PER_S)    /* added to a wait, whose length is known */
+#define WAIT_MARGIN_NS (2 * 60 * NS_PER_S)    /* added to wait.for */
 #define MARGIN 3                              /* time limit / prediction, if the rate is known */
 #define SMALL_MARGIN 10                       /* the same, if the measuring run wrote much less */
 #define BLIND_MARGIN 20                       /* the same, if the rate is only assumed */
@@ -231,7 +231,7 @@ static unsigned likeness(const struct rate_run *run, const struct throughput_que
            (unsigned)(strcmp(run->hash, query->hash) == 0) << 1 | (unsigned)same_model;
 }
 
-/* In powers of two. */
+/* Distance in bytes per rank and in ranks, in powers of two. */
 static double distance(const struct rate_run *run, const struct throughput_query *query)
 {
     return fabs(log2(run->bytes_a_rank / query->bytes_a_rank)) + fabs(log2((double)run->ranks / query->ranks));

@@ -1,5 +1,5 @@
-/* Predicts the throughput and duration of an experiment from the throughput of earlier runs in the history. `plan` shows
- * the prediction, `submit` derives the time limit from it. */
+/* Predicts the throughput and duration of an experiment from the throughput of earlier runs in the history. `plan`
+ * prints the prediction, `submit` derives the time limit from it. */
 #ifndef CLI_PLAN_FORECAST_H
 #define CLI_PLAN_FORECAST_H
 
@@ -45,10 +45,10 @@ struct throughput_query {
 };
 void throughput_query_release(struct throughput_query *self);
 
-/* The closest earlier run: of the same engine and store (the same folder or file system, without injected faults;
- * the same bucket and endpoint), and asynchronous if the experiment is. Among those it prefers, in this order: not
- * much smaller, same experiment, same model and ranks per node, nearest in bytes per rank and in ranks, newest. NULL
- * if there is none. */
+/* The closest earlier run: of the same engine and store (the same folder or file system, without injected faults; the
+ * same bucket and endpoint), and asynchronous if the experiment is. Among those it prefers, in this order: same
+ * save.async, not much smaller, same experiment, same model and ranks per node, nearest in bytes per rank and in ranks,
+ * newest. NULL if there is none. */
 const struct rate_run *throughput_history_choose(const struct throughput_history *self,
                                                  const struct throughput_query *query);
 

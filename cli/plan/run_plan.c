@@ -154,7 +154,7 @@ static int check_needs(const struct experiment *experiment, const struct workloa
 
 /* ---- checking combinations ---- */
 
-/* What has been logged about the members of a sweep: the same remark about several is logged once. */
+/* The remarks logged so far, so that a remark about several members of a sweep is logged once. */
 struct remarks {
     char **texts;
     size_t count;

@@ -29,8 +29,8 @@ struct run_plan {
  * runs are for other machines, which may have folders that this one lacks. Release also after a failure. */
 int run_plan_expand(struct run_plan *self, const struct setting_list *settings, bool elsewhere,
                     struct cb_err *err) CB_MUST_CHECK;
-/* Checks one experiment as run_plan_expand does, except for its place: whether its keys agree, and this machine has the
- * memory and space. */
+/* Checks one experiment as run_plan_expand does, but not its store's location: whether its keys agree, and whether this
+ * machine has the memory and space. */
 int run_plan_check(struct experiment *experiment, uint32_t *ranks, struct cb_err *err) CB_MUST_CHECK;
 /* Sets the name of the sweep or run, before anything is written. */
 int run_plan_rename(struct run_plan *self, const char *id, struct cb_err *err) CB_MUST_CHECK;

@@ -1,4 +1,4 @@
-/* Writes a suite's run as YAML in the rows of the earlier cluster benchmark. */
+/* Writes a suite's run as YAML with the sections and rows of the earlier cluster benchmark. */
 #include "cli/report/clusterbench.h"
 
 #include <math.h>
@@ -16,8 +16,8 @@
 #define ROW_BYTES 96
 #define DOCUMENT_MAX_BYTES (1u << 20)
 
-/* `name` has a %s in the place of a number: of GPUs or ranks, for storage of workers. Our value times `factor` is
- * the value written. */
+/* A %s in `name` stands for the number of workers in rows of a node's storage, else of GPUs (of ranks if there are
+ * none). `factor` converts our value to `unit`. */
 struct row {
     const char *section, *name, *unit;
     enum metric_id metric;
@@ -32,7 +32,7 @@ static const struct row links[] = {
     {between_nodes, "All-to-all bandwidth (%s GPUs)", "GB/s", METRIC_ALL_TO_ALL_BUS_BYTES_PER_S, 1e-9},
 };
 
-/* Rows of each GPU, in a section of its own. */
+/* The rows of one GPU; every GPU has a section of its own. */
 static const struct row gpus[] = {
     {NULL, "Memory bandwidth", "GB/s", METRIC_GPU_COPY_BYTES_PER_S, 1e-9},
     {NULL, "Compute (FP32 matmul)", "TFLOPS", METRIC_GPU_GEMM_FP32_FLOPS, 1e-12},
@@ -53,7 +53,7 @@ static const struct row others[] = {
     {"CPU", "Compression (zlib)", "MB/s", METRIC_CPU_COMPRESS_BYTES_PER_S, 1e-6},
     {"CPU", "Sorting (NumPy)", "M elements/s", METRIC_CPU_SORT_ELEMENTS_PER_S, 1e-6},
     {"Memory", "Bandwidth (copy)", "GB/s", METRIC_MEMORY_COPY_BYTES_PER_S, 1e-9},
-    {"Memory", "Allocation/deallocation", "ops/s", NO_METRIC, 0}, /* counts untouched pages, which we do not measure */
+    {"Memory", "Allocation/deallocation", "ops/s", NO_METRIC, 0}, /* of untouched pages: not measured here */
 };
 
 /* A document: of the whole run, or of one rank. */
@@ -64,7 +64,7 @@ struct document {
     long rank; /* -1: the whole run */
     size_t gpus, nodes;
     size_t leader; /* first rank on the node of `rank`, which measures for the node */
-    char node[64]; /* "": the machine of the run's first rank */
+    char node[64]; /* name of that node; "": the host in the fingerprint */
     struct buf *out;
 };
 
@@ -172,7 +172,7 @@ static void write_document(const struct document *self)
     }
 }
 
-/* Finds the node of a rank: the one with the highest first rank that is not above it. From "suite.node.NAME=RANK". */
+/* Finds the node of `rank` in the facts "suite.node.NAME=FIRST_RANK": the node with the highest first rank up to it. */
 static void find_node(struct document *self)
 {
     static const char prefix[] = "suite.node.";

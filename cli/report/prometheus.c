@@ -22,7 +22,7 @@ static bool is_same_line(const struct run_info *a, const struct run_info *b)
            strcmp(experiment_text(a->experiment, OPT_STORE), experiment_text(b->experiment, OPT_STORE)) == 0;
 }
 
-/* Takes the run if it passed and no newer one of its line is known. */
+/* Takes ownership of the run. Keeps it if it passed and no newer run of its experiment, store and site was kept. */
 static int take_run(struct newest *self, struct run_info *run, struct cb_err *err)
 {
     bool is_wanted = strcmp(run->outcome, "pass") == 0;
@@ -50,7 +50,7 @@ static void write_label(struct buf *out, const char *key, const char *value, boo
     buf_append_char(out, '"');
 }
 
-/* The same for every run of a line, so that a series goes on when a newer run replaces an older one. */
+/* Nothing here changes from run to run of an experiment, except `name`, so a series continues with the next run. */
 static void write_labels(struct buf *out, const struct run_info *run)
 {
     write_label(out, "experiment", run->hash, true);
@@ -74,7 +74,7 @@ static bool is_exported(enum metric_id metric)
            metric_in_report(metric) || metric_in_list(metric);
 }
 
-/* "save.throughput_mibs" is save_throughput_mibs there. */
+/* Names in Prometheus have no dots: "save.throughput_mibs" becomes save_throughput_mibs. */
 static void write_metric(struct buf *out, const struct newest *newest, enum operation op, enum metric_id metric)
 {
     char name[64];

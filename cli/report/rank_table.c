@@ -1,4 +1,4 @@
-/* Tables of ranks and nodes. */
+/* Computes medians of ranks and nodes, and prints them as tables and JSON. */
 #include "cli/report/rank_table.h"
 
 #include <math.h>
@@ -12,14 +12,14 @@
 #include "core/units.h"
 #include "run/status_page.h"
 
-#define MOST_RANK_LINES 64 /* of more ranks, the slowest have a line each */
+#define MOST_RANK_LINES 64 /* of more ranks, only the slowest have a line of their own */
 #define SLOWEST_RANK_LINES 16
 #define MOST_NODE_LINES 16
 
-/* What is kept of each rank. */
+/* The columns: metrics that are loaded for each rank. */
 static const enum metric_id rank_metrics[] = {METRIC_OP_S, METRIC_OWN_S, METRIC_IO_S, METRIC_FSYNC_S, METRIC_WAIT_S,
                                               METRIC_BYTES_MOVED, METRIC_CPU_S, METRIC_RSS_BYTES,
-                                              /* in every state: the others */
+                                              /* only with `every_state` */
                                               METRIC_OTHER_S, METRIC_PLAN_S, METRIC_STAGE_S, METRIC_SERIALIZE_S,
                                               METRIC_EXCHANGE_S, METRIC_COMMIT_S, METRIC_IN_BACKOFF_S};
 #define RANK_METRICS (sizeof rank_metrics / sizeof rank_metrics[0])
@@ -82,7 +82,7 @@ void rank_table_free(struct rank_table *self)
     free(self);
 }
 
-/* Of the finite ones; NAN if there are none. Changes their order. */
+/* The median of the finite values; NAN if there are none. Overwrites `values`. */
 static double median_of(double *values, size_t count)
 {
     struct summary summary = {.median = NAN};
@@ -233,7 +233,7 @@ static struct node_rate rate_of(const struct rank_table *self, int op, const str
     return rate;
 }
 
-/* The nodes of an operation, the slowest first; *median_s is the median of their times. NULL without memory. */
+/* The nodes of an operation, the slowest first; *median_s is the median of their times. NULL if out of memory. */
 static struct place *sort_nodes(const struct rank_table *self, int op, const struct run_node *nodes, size_t count,
                                 double *median_s)
 {
@@ -254,7 +254,7 @@ static struct place *sort_nodes(const struct rank_table *self, int op, const str
     return places;
 }
 
-/* Operations of which every rank has a time of its own. */
+/* Operations for which every rank has its own time. */
 static const enum operation node_operations[] = {OP_SAVE, OP_LOAD, OP_VERIFY, OP_STEP};
 #define NODE_OPERATIONS (sizeof node_operations / sizeof *node_operations)
 

@@ -1,4 +1,4 @@
-/* What each rank took, and each node: medians over the measured iterations of the samples in the history. */
+/* Times and bytes of each rank and each node: medians over the measured iterations of a run in the history. */
 #ifndef CLI_REPORT_RANK_TABLE_H
 #define CLI_REPORT_RANK_TABLE_H
 
@@ -16,18 +16,19 @@ int rank_table_load(struct history *history, const struct run_info *run, struct 
                     struct cb_err *err) CB_MUST_CHECK;
 void rank_table_free(struct rank_table *self);
 
-/* Tables of saves and loads with a line for each rank; of many ranks a line for each of the slowest, and one for all
- * others. With `every_state` the time in each state. */
+/* Appends tables of saves and loads with a line for each rank; of many ranks only the slowest have a line, and one line
+ * summarises the others. `every_state` adds the time in each state. */
 int rank_table_write(const struct rank_table *self, bool every_state, bool colour, struct buf *out,
                      struct cb_err *err) CB_MUST_CHECK;
-/* Member "ranks", with all of them. */
+/* Appends member "ranks" with every rank. */
 void rank_table_write_json(const struct rank_table *self, bool every_state, struct json_writer *json);
 
-/* A table with a line for each node and operation, the slowest node first: bytes moved by its ranks, time of its slowest
- * rank, and the rate. Of many nodes only the slowest. Writes nothing if no operation has samples. */
+/* Appends a table with a line for each node and operation, the slowest node first: bytes moved by its ranks, time of
+ * its slowest rank, and the rate. Of many nodes only the slowest are listed. Writes nothing if no operation has
+ * samples. */
 int rank_table_write_nodes(const struct rank_table *self, const struct run_node *nodes, size_t node_count, bool colour,
                            struct buf *out, struct cb_err *err) CB_MUST_CHECK;
-/* Member "node_rates", with all of them. */
+/* Appends member "node_rates" with every node. */
 int rank_table_write_nodes_json(const struct rank_table *self, const struct run_node *nodes, size_t node_count,
                                 struct json_writer *json, struct cb_err *err) CB_MUST_CHECK;
 

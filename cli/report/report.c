@@ -209,7 +209,7 @@ static void write_ending(const struct run_info *info, struct buf *out)
         if (info->message && *info->message)
             buf_printf(out, "continued     %s\n", info->message);
         buf_printf(out, "stored        run %s in %s", info->run, folder);
-        if (workload_row_of(info->experiment)->report) /* it measured something */
+        if (workload_row_of(info->experiment)->report) /* the workload has measurements */
             buf_printf(out, "     next: ckptbench compare %s OTHER", info->run);
         buf_append_char(out, '\n');
         return;

@@ -8,7 +8,7 @@
 #include "core/json.h"
 #include "db/history.h"
 
-/* Fails if the records are gone. Of a run without recorded requests it says so. */
+/* Appends the tables, or a line if the run made no requests. Fails if the records are missing. */
 int run_latency_write(const struct run_info *run, bool colour, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 /* Appends the member "latency". */
 int run_latency_write_json(const struct run_info *run, struct json_writer *json, struct cb_err *err) CB_MUST_CHECK;

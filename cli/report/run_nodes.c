@@ -77,7 +77,7 @@ int run_nodes_load(const struct run_info *run, struct run_node **nodes, size_t *
         uint64_t first = 0, ranks = listed ? 0 : experiment_u64(run->experiment, OPT_RANKS);
         if (listed &&
             (!json_as_u64(json_get(node, "first_rank"), &first) || !json_as_u64(json_get(node, "ranks"), &ranks)))
-            ranks = 0; /* it did not join */
+            ranks = 0; /* the node did not join */
         made[i] = (struct run_node){strdup(name ? name : "?"), (uint32_t)first, (uint32_t)ranks};
         complete = made[i].name != NULL;
     }

@@ -18,7 +18,7 @@
 #define PAST_MOST 30   /* limit of earlier runs: old ones do not show what is usual now */
 #define LINES_MOST 8   /* limit of outliers printed after a run; `show --nodes` prints all */
 
-/* Metrics of pairs of nodes; a fact with either prefix has two of the values. */
+/* Metrics of pairs of nodes. A fact with the first prefix has the first two, one with the second prefix the others. */
 static const struct {
     enum metric_id metric;
     const char *title, *member;
@@ -61,7 +61,7 @@ struct suite {
 
 /* One metric over the units, or over the pairs of nodes. */
 struct spread {
-    struct summary summary; /* of all that are known */
+    struct summary summary; /* of all known values */
     double median, worst;
     size_t at; /* of the worst in the bad direction: the unit, or the cell of the matrix */
     double z;  /* stats_robust_z of the worst */
@@ -88,7 +88,7 @@ static void suite_release(struct suite *self)
 
 /* ---- loading ---- */
 
-/* Takes ownership of the name; NULL: memory ran out before. */
+/* Takes ownership of the name; fails if it is NULL (its allocation failed). */
 static int add_unit(struct units *self, char *name, const char *rank, struct cb_err *err)
 {
     int rc = name ? alloc_grow(&self->items, self->count, sizeof *self->items, err) : no_memory(err);
@@ -126,7 +126,7 @@ static int load_gpus(struct units *self, const struct run_info *run, struct cb_e
     char *name, number[24];
     int rc = 0;
     self->are_gpus = true;
-    if (!run_info_metric(run, OP_SUITE, METRIC_GPU_COPY_BYTES_PER_S)) /* which every GPU has measured */
+    if (!run_info_metric(run, OP_SUITE, METRIC_GPU_COPY_BYTES_PER_S)) /* measured on every GPU */
         return 0;
     for (size_t i = 0; i < run->fact_count && !rc; i++) {
         const char *rank = run->facts[i] + sizeof prefix - 1, *node = strchr(run->facts[i], '=');
@@ -139,7 +139,7 @@ static int load_gpus(struct units *self, const struct run_info *run, struct cb_e
     }
     bool has_names = self->count > 0;
     for (uint64_t rank = 0; rank < experiment_u64(run->experiment, OPT_RANKS) && !rc && !has_names; rank++) {
-        if (asprintf(&name, "the GPU of rank %" PRIu64, rank) < 0) /* facts of older runs name none */
+        if (asprintf(&name, "the GPU of rank %" PRIu64, rank) < 0) /* older runs have no facts with names */
             name = NULL;
         snprintf(number, sizeof number, "%" PRIu64, rank);
         rc = add_unit(self, name, number, err);
@@ -194,7 +194,7 @@ int suite_rank_medians(struct history *history, const struct run_info *run, doub
     return rc;
 }
 
-/* Without the values of pairs of nodes. Call suite_release in any case. */
+/* Loads everything but the values of pairs of nodes. Call suite_release in any case. */
 static int suite_load(struct suite *self, struct history *history, const struct run_info *run, struct cb_err *err)
 {
     struct units *const both[] = {&self->nodes, &self->gpus};
@@ -338,7 +338,7 @@ static int compare_with_past(struct suite *self, struct history *history, const 
     return rc;
 }
 
-/* Includes pairs and the comparison with earlier runs. */
+/* Loads pairs of nodes, too, and compares with earlier runs. */
 static int suite_load_all(struct suite *self, struct history *history, const struct run_info *run, struct cb_err *err)
 {
     int rc = suite_load(self, history, run, err);
@@ -349,8 +349,8 @@ static int suite_load_all(struct suite *self, struct history *history, const str
 
 /* ---- spreads ---- */
 
-/* False if fewer than two values are known. `side`: of a matrix, of which only the upper triangle counts; 0 for a
- * list. */
+/* False if fewer than two values are known. `side` is the width of a matrix, of which only the upper triangle counts,
+ * or 0 for a list. */
 static bool find_spread(enum metric_id metric, const double *values, size_t count, size_t side, struct spread *spread)
 {
     bool lower = metric_row(metric)->direction == METRIC_LOWER_IS_BETTER;
@@ -396,7 +396,7 @@ static bool is_any_known(const double *values, size_t count)
 
 /* ---- tables ---- */
 
-/* If no value is worse than the median, as for what all nodes did together, there is no worst node. */
+/* Metrics that all nodes measured together have one value: no node is worse than the median, and none is listed. */
 static int write_spreads(const struct units *self, bool colour, struct buf *out, struct cb_err *err)
 {
     const char *const headings[] = {
@@ -557,7 +557,7 @@ static int add_bad(struct bad_nodes *self, const struct units *units, size_t uni
     return alloc_add_text(&self->names, &self->count, node, strlen(node), err);
 }
 
-/* Adds the units that are outliers among the others in a primary metric, and those that are against their past. */
+/* Adds the units that are outliers in a primary metric, among the others or against their earlier runs. */
 static int find_bad(struct bad_nodes *self, const struct units *units, struct cb_err *err)
 {
     int rc = 0;

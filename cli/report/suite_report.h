@@ -26,7 +26,7 @@ int suite_outliers_write(struct history *history, const struct run_info *run, st
  * their earlier runs. A slow pair of nodes blames neither. Release also after a failure. */
 struct bad_nodes {
     char **names;
-    enum metric_id *metrics; /* the first one in which each is an outlier */
+    enum metric_id *metrics; /* for each node, the first metric in which it is an outlier */
     size_t count;
 };
 int suite_find_bad_nodes(struct history *history, const struct run_info *run, struct bad_nodes *found,

@@ -15,8 +15,9 @@ struct sweep_axes {
     size_t count;
 };
 
-/* Finds the keys whose values differ among the experiments whose workload uses them. Keys whose values follow from other differing keys (dp from ranks and tp) are
- * left out. `identity`: only keys that are part of an experiment's hash. Call sweep_axes_release also after a failure. */
+/* Finds the keys whose values differ among the experiments whose workload uses them. Omits keys whose values follow
+ * from other differing keys (dp from ranks and tp). `identity`: only keys that are part of an experiment's hash. Call
+ * sweep_axes_release also after a failure. */
 int sweep_axes_find(struct sweep_axes *self, const struct experiment *const *experiments, size_t count, bool identity,
                     struct cb_err *err) CB_MUST_CHECK;
 /* Copies keys that are already known. */

@@ -266,7 +266,7 @@ struct submitting {
     struct cli *cli;
     const char *site;
     char id[64];
-    struct job_list list; /* together with the history */
+    struct job_list list; /* also holds the open history */
     struct remote_words words;
     struct json_value *answer;
 };

@@ -7,7 +7,7 @@
 #include "cli/jobs/site_command.h"
 #include "core/err.h"
 
-/* Runs the verb there unchanged; prints its output and returns its exit code. `after` is the run of --after, or NULL. */
+/* Runs the verb there; prints its output and returns its exit code. `after` is the run of --after, or NULL. */
 int remote_pass(struct cli *cli, const char *site, const char *after, struct cb_err *err) CB_MUST_CHECK;
 
 /* submit --site: submits exactly once, even if the connection breaks, and adds the runs to the local history. */

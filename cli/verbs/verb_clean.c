@@ -259,8 +259,7 @@ out:
     return rc;
 }
 
-/* Of the runs that have ended: those that the user named or, without names, those whose checkpoints were not to be
- * kept. */
+/* Whether to remove the checkpoints of an ended run: the user named the run or, without names, did not keep them. */
 static bool is_wanted(const struct cleaning *self, const struct leftover *item)
 {
     return item->ended && (self->cli->word_count > 0 || !item->kept);

@@ -31,7 +31,7 @@
 
 struct collection {
     struct history *history;
-    struct run_selection taken; /* what bringing the history up to date has ingested already */
+    struct run_selection taken; /* runs that history_update has already ingested */
     struct json_writer json;
     bool as_json;
     uint64_t silence_ns; /* an agent whose heartbeat is older than this is dead */

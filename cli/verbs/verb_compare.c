@@ -149,7 +149,7 @@ static void write_slowest(struct buf *out, const struct comparison_side *base, c
         size_t runs_before, runs_after;
         enum rank_state before = usual_state(base, (enum operation)op, &runs_before);
         enum rank_state after = usual_state(other, (enum operation)op, &runs_after);
-        if (before == after || before == STATE_COUNT || after == STATE_COUNT) /* without a reason it prints nothing */
+        if (before == after || before == STATE_COUNT || after == STATE_COUNT) /* prints nothing without a reason */
             continue;
         buf_printf(out, "slowest rank of %s: %s (%zu of %zu run%s) -> %s (%zu of %zu run%s)\n",
                    operation_name((enum operation)op), metric_state_name(before, (enum operation)op), runs_before,

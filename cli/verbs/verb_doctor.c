@@ -191,7 +191,7 @@ static void check_memory(struct doctor *self)
            "close what takes memory, or take a smaller model, layers=n, or more machines");
 }
 
-/* Of a given model: what a run of it would be refused for. */
+/* If model= is given: reports why a run of it would be rejected. */
 static void check_run(struct doctor *self)
 {
     struct cb_err err = {0};

@@ -1,6 +1,6 @@
-/* ckptbench export: writes a run, or the runs of a sweep, for other tools. --mlperf is the summary.json of MLPerf Storage's checkpointing
- * (rank 0's own times; "GB" there is 2^30 bytes), --s3benchmark the run_results.json of the S3 connector's benchmark
- * (every rank's durations). What we do not measure is null, never 0. */
+/* ckptbench export: writes a run, or the runs of a sweep, for other tools. --mlperf writes the summary.json of MLPerf
+ * Storage's checkpointing (rank 0's own times; "GB" there is 2^30 bytes), --s3benchmark the run_results.json of the S3
+ * connector's benchmark (every rank's durations). Values that we do not measure are null, never 0. */
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@
 #include "run/status_page.h"
 #include "store/kind.h"
 
-/* The runs to export: one, or all of a sweep that have results, by number. */
+/* The runs to export: a single run, or the runs of a sweep that have results, in order of their ids. */
 struct export_runs {
     char sweep[64]; /* "" for a single run */
     struct run_info **items;
@@ -50,7 +50,7 @@ static void write_numbers(struct json_writer *json, const char *key, const struc
     json_write_end_array(json);
 }
 
-/* The durations in the output of other benchmarks. */
+/* Durations of all measured iterations, for the formats of other benchmarks. */
 struct durations {
     uint32_t attempt;               /* the attempt whose results are used */
     struct numbers all[OP_COUNT];   /* op_s of every rank */
@@ -260,7 +260,7 @@ static void s3_config(struct json_writer *json, const struct run_info *run, cons
     bool is_s3 = store_uri_of(store).kind->is_objects;
     json_member_object(json, "config");
     json_member_text(json, "model", experiment_text(experiment, OPT_MODEL));
-    /* That benchmark's names for MPI on the CPU, and for GPUs. */
+    /* That benchmark calls MPI on the CPU gloo, and GPUs nccl. */
     json_member_text(json, "backend", experiment_is(experiment, OPT_DEVICE, "cuda") ? "nccl" : "gloo");
     json_member_u64(json, "world_size", world_size(run, durations));
     json_member_u64(json, "thread_count", experiment_u64(experiment, OPT_IO_THREADS));
@@ -280,7 +280,7 @@ static void s3_config(struct json_writer *json, const struct run_info *run, cons
     json_write_end_object(json);
 }
 
-/* Percent of the machine, of the whole run: the mean of the CPU, and the peak of memory. */
+/* Mean CPU load and peak memory of the whole run, in percent of the machine. */
 static void s3_utilization(struct json_writer *json, const struct run_info *run)
 {
     const char *memory = fingerprint_of(run, "memory.bytes");
@@ -311,7 +311,7 @@ static void s3_job(struct json_writer *json, const struct run_info *run, const s
         json_write_double(json, mib / all->values[i]);
     json_write_end_array(json);
     write_numbers(json, op == OP_SAVE ? "corrected_save_durations_s" : "corrected_load_durations_s", all);
-    /* That benchmark restarts all processes for each, and so includes their start. */
+    /* That benchmark restarts all processes for each save or load, and includes their start. */
     const struct run_metric *whole = run_info_metric(run, op, op == OP_SAVE ? METRIC_SAVE_S : METRIC_LOAD_S);
     if (whole && whole->iterations)
         write_numbers(json, "processing_durations_s", &(const struct numbers){whole->iterations, whole->summary.n});
@@ -449,7 +449,7 @@ static int compare_ids(const void *a, const void *b)
     return strcmp(a, b);
 }
 
-/* A run without results is an error, but only noted among the runs of a sweep. */
+/* A single run without results is an error; a run of a sweep is logged and skipped. */
 static int add_run(struct export_runs *self, struct history *history, const char *name, struct cb_err *err)
 {
     struct run_info *run = NULL;

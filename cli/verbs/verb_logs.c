@@ -43,8 +43,8 @@ struct logs {
     bool any;
 };
 
-/* Whether a line is of a rank: "[1,3]<stderr>:text" as marked by Open MPI's mpirun, "[3] text" by MPICH's, or "03: text"
- * by srun, padded to the digits of the last rank. */
+/* Whether a line is of a rank: "[1,3]<stderr>:text" from Open MPI's mpirun, "[3] text" from MPICH's, or "03: text" from
+ * srun, padded to the digits of the last rank. */
 static bool is_of_rank(const char *line, size_t len, const char *rank)
 {
     size_t rank_digits = strlen(rank), digits = 0, zeros = 0;

@@ -18,7 +18,7 @@
 #include "run/workload_kind.h"
 #include "setup/memory_estimate.h"
 
-#define LONG_METADATA 0.1 /* share of the save */
+#define LONG_METADATA 0.1 /* share of a save's time above which a warning is printed */
 
 struct forecast {
     const struct experiment *experiment;
@@ -33,7 +33,7 @@ struct forecast {
 
 /* ---- forecast ---- */
 
-/* All files but .metadata. */
+/* Write requests of a save, without .metadata. */
 static uint64_t count_requests(const struct plan *plan, uint64_t block)
 {
     uint64_t count = 0;

@@ -13,7 +13,7 @@
 
 #define SCRIPT_MAX_BYTES (1u << 16)
 
-/* Writes the run with its record, so that `status` finds the job by its name, whoever submits it. */
+/* Writes the run with its record, so that `status` finds the job by its name after anybody has submitted it. */
 static int render_run(struct cli *cli, const struct submission *self, const struct run_plan *run_plan, size_t index,
                       struct json_writer *json, struct cb_err *err)
 {

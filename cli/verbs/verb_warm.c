@@ -270,7 +270,7 @@ static int list_or_stop(struct cli *cli, struct slurm_client *client, bool stopp
     int rc = pool_list_load(&list, client, err);
     if (rc == 0 && stopping)
         rc = stop(cli, client, &list, err);
-    if (rc == 0 && list.count) { /* pools also work without a history (if the home is on a network file system) */
+    if (rc == 0 && list.count) { /* pools work without a history, too: a failure is only logged */
         struct history *history = NULL;
         struct cb_err why;
         int kept = history_open(NULL, &history, &why);
