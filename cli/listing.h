@@ -33,7 +33,7 @@ void listing_text(struct listing *self, const char *key, enum table_style style,
 void listing_u64(struct listing *self, const char *key, uint64_t value);
 void listing_u64_or_none(struct listing *self, const char *key, uint64_t value); /* 0 is null, "-" in the table */
 void listing_bytes(struct listing *self, const char *key, uint64_t bytes);
-/* In the table it has this text. */
+/* `text` is for the table. */
 void listing_u64_as(struct listing *self, const char *key, uint64_t value, const char *text);
 void listing_double(struct listing *self, const char *key, double value, const char *text);
 void listing_date(struct listing *self, const char *key, uint64_t wall_ns);

@@ -258,7 +258,7 @@ static void add_share(const struct pool_share *share, uint64_t *first_ns, struct
     }
 }
 
-/* Starts of the same job directly before this one that left no share: failed boots. */
+/* The number of starts of the same job directly before this one that left no share: failed boots. */
 static uint64_t count_failures(const char *jobs, const struct pool_share *share)
 {
     uint64_t failures = 0;

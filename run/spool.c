@@ -24,7 +24,7 @@
 #define REJECTED "rejected"
 #define TEMPORARY ".ckptbench-" /* hidden: not a ticket yet */
 
-/* By state of a ticket, then two further folders. */
+/* One folder for each state of a ticket, then two others. */
 static const char *const folders[] = {"spool", "claimed", "done", "returned", REJECTED, CANCEL};
 
 static int join(char path[PATH_MAX], const char *pool, const char *folder, const char *name, struct cb_err *err)

@@ -17,7 +17,7 @@ struct dimension {
     const struct setting **keys; /* owned array of borrowed settings */
     size_t key_count;
     size_t value_count;
-    size_t stride; /* combinations between two values */
+    size_t stride; /* number of combinations from one value to the next */
 };
 
 struct expansion {
@@ -102,7 +102,7 @@ static int add_zip(struct expansion *self, const struct setting *zip, struct cb_
     group->keys = calloc(zip->value_count, sizeof(const struct setting *));
     if (!group->keys)
         return no_memory(err);
-    self->dimension_count++; /* released with the others, and found by dimension_of */
+    self->dimension_count++; /* counted before anything fails, so that expansion_release frees it */
     if (zip->value_count < 2)
         return cb_fail(err, CB_ERR_USAGE, "%s: zip needs two keys or more", zip->origin);
     for (size_t i = 0; i < zip->value_count; i++) {

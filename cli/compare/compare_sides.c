@@ -33,7 +33,7 @@ static int add_side(struct sides *self, const char *name, struct side **side, st
     return 0;
 }
 
-/* Call when the arrays no longer move. */
+/* Call after the last run was added, because adding may move the arrays. */
 static void borrow(struct sides *self)
 {
     for (size_t i = 0; i < self->count; i++) {

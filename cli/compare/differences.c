@@ -170,7 +170,7 @@ static int find_options(const struct comparison_side *const sides[2], struct com
     return rc;
 }
 
-/* A sorted list of the labels or fingerprint keys that any run of both sides has. */
+/* A sorted list of the labels or fingerprint keys that any run of either side has. */
 static int all_keys(const struct comparison_side *const sides[2], bool labels, struct value_set *set,
                     struct cb_err *err)
 {

@@ -152,7 +152,7 @@ static void check_uploads(struct look *self)
     tell(self, "s3 uploads", rc, &err, text, "allow s3:ListBucketMultipartUploads and s3:AbortMultipartUpload");
     if (rc)
         return;
-    rc = s3_client_abort_upload(self->client, self->name, "0", &err); /* no such upload: only tests the right */
+    rc = s3_client_abort_upload(self->client, self->name, "0", &err); /* does not exist: tests the permission */
     tell(self, "s3 abort", rc, &err, "allowed", "allow s3:AbortMultipartUpload below the prefix");
 }
 
@@ -188,7 +188,7 @@ void doctor_s3_check(const char *uri, const struct experiment *experiment, docto
     }
     tell_facts(&look);
     rc = check_bucket(&look, &facts);
-    if (facts.status != 0) /* a reply: its date is the server's clock */
+    if (facts.status != 0) /* there was a reply, with the server's date */
         tell_clock(&look, &facts);
     if (rc == 0 || strcmp(facts.code, "AccessDenied") == 0) { /* the user may have other permissions in the bucket */
         check_permissions(&look);

@@ -198,7 +198,7 @@ static void add_line(struct listing *list, const struct job_entry *entry, const 
     bool json = list->cli->json, is_of_site = job_entry_is_of_site(entry);
     bool failed = entry->is_final && entry->verdict.state != JOB_DONE && entry->verdict.state != JOB_CANCELLED;
     const struct job_record *record = &entry->record;
-    bool takes_fewer = entry->nodes && entry->nodes < record->node_count; /* of a job with several runs */
+    bool takes_fewer = entry->nodes && entry->nodes < record->node_count; /* in a job with several runs */
     progress_text(entry, figures, progress, sizeof progress);
     snprintf(job, sizeof job, "%s%s%s", record->job, *record->step ? "." : "", record->step); /* "4711", "4711.0" */
     listing_begin_row(list);

@@ -22,7 +22,7 @@
 #include "run/run_folder.h"
 
 #define LOOK_EVERY_NS (200 * NS_PER_MS)
-#define STOP_NOW_GRACE_NS (60 * NS_PER_S) /* after the second signal; then the agent itself is killed */
+#define STOP_NOW_GRACE_NS (60 * NS_PER_S) /* from the second signal until the agent itself is killed */
 #define END_GRACE_NS (10 * NS_PER_S)
 /* If the agent was stopped by a signal for this long, it is killed: its ranks exit after 10 s without its heartbeat. */
 #define STANDSTILL_LIMIT_NS (15 * NS_PER_S)

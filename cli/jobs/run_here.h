@@ -9,7 +9,7 @@
 #include "db/history.h"
 
 /* From now on counts SIGINT and SIGTERM: the first lets the run end in order, the second ends it immediately. */
-void launch_catch_signals(bool only_first); /* then the second signal has its default effect on this program */
+void launch_catch_signals(bool only_first); /* true: the second signal kills this program */
 bool launch_was_stopped(void);
 
 /* The absolute path of ckptbench-agent next to this program, else in PATH. CB_ERR_NOT_FOUND, or CB_ERR_UNSUPPORTED if

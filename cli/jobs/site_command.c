@@ -161,8 +161,7 @@ char *remote_reason(const struct remote *self, char *text, size_t bytes)
     return text;
 }
 
-/* Logs what the command printed to stderr; for a failed command without the last line, which becomes the error
- * message. */
+/* Logs what the command printed to stderr. Omits the last line of a failed command, which becomes the error message. */
 static void tell_chatter(const struct remote *self)
 {
     for (const char *at = self->answer.errors.data; *at;) {

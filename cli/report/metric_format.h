@@ -15,8 +15,8 @@ char *figure_text(enum metric_id metric, double value, char text[32]);
 /* The same without the unit if the metric's name contains it (seconds). */
 char *figure_short_text(enum metric_id metric, double value, char text[32]);
 
-/* Median of a metric of iterations or runs that belongs to one operation, under any operation in the history. NAN if
- * the run has no value. */
+/* The median of a metric of iterations or of the run, for metrics that only one operation has. NAN if the run has no
+ * value. */
 double metric_median(const struct run_info *info, enum metric_id metric);
 
 /* "rank 3, +1.6 %: fsync"; without a reason if it is unknown; "-" if the rank is unknown. */

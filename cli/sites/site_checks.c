@@ -23,7 +23,7 @@
 struct checks {
     struct remote *remote;
     struct listing list;
-    bool learns; /* set sbcast= if it is needed */
+    bool learns; /* sets sbcast= if the site needs it */
     bool all_well;
 };
 

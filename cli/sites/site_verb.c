@@ -39,7 +39,7 @@ static bool has_key(const struct setting_list *list, size_t from, const char *ke
  * second time. */
 static int write_settings(const struct setting_list *list, const struct site *site, struct buf *out, struct cb_err *err)
 {
-    struct json_writer json; /* its texts are YAML, too */
+    struct json_writer json; /* texts quoted for JSON are valid YAML */
     json_writer_init(&json, out, 0);
     for (size_t i = 0; i < SITE_DEFAULTS; i++) {
         const char *value = site_text(site, site_defaults[i].key);

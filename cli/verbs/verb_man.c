@@ -37,7 +37,7 @@ static void append_roff(struct buf *out, const char *text)
     }
 }
 
-/* A term in bold, the rest of its line, and its text; a value of a flag is in italics. */
+/* Writes a term in bold, the rest of its line (in italics if it is the value of a flag), and its text. */
 static void write_item(struct buf *out, const char *term, const char *rest, bool is_value, const char *text)
 {
     buf_append_text(out, ".TP\n\\fB");

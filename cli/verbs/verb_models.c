@@ -7,7 +7,7 @@
 #include "cli/listing.h"
 #include "core/units.h"
 
-/* Adds a preset, with the bytes of a whole checkpoint that has its state. */
+/* Adds a preset, with the bytes of a complete checkpoint of its default state. */
 static int add_preset(struct listing *list, size_t index, struct cb_err *err)
 {
     const struct layout_options options = {.tp = 1,

@@ -189,7 +189,7 @@ static void count_outcome(struct session *self, const struct run_info *info)
     if (self->cli->exit_code == CB_EXIT_PASS)
         self->cli->exit_code =
             outcome_find(info->outcome, &outcome) ? outcome_exit_code(outcome) : CB_EXIT_INFRASTRUCTURE;
-    if (self->cli->json || *self->sweep_id || !isatty(STDOUT_FILENO)) /* otherwise the table on the terminal shows it */
+    if (self->cli->json || *self->sweep_id || !isatty(STDOUT_FILENO)) /* else the table on the terminal has it */
         log_error("run %s: %s: %s", info->run, info->outcome, info->message ? info->message : "");
 }
 
