@@ -610,7 +610,7 @@ static void write_numbers(struct json_writer *json, const double *values, size_t
     json_write_end_array(json);
 }
 
-/* "names", and the metrics; all metrics of nodes are in an object of their own. */
+/* Appends "names" and the metrics; the metrics of nodes are in an object "metrics". */
 static void write_units_json(const struct units *self, struct json_writer *json)
 {
     json_member_array(json, "names");

@@ -56,7 +56,7 @@ static void describe_values(const struct option *row, struct buf *out)
     }
 }
 
-/* The key's names in other tools. */
+/* Names of keys in other tools. */
 static bool is_alias_of(const struct alias *alias, const struct option *row)
 {
     return option_row(alias->id) == row;
