@@ -8,6 +8,7 @@
 
 #include "core/alloc.h"
 #include "core/buf.h"
+#include "core/log.h"
 #include "core/path.h"
 #include "db/connection.h"
 
@@ -142,19 +143,22 @@ static int update_one(struct history *self, const char *folder, const char *file
     struct buf text;
     struct baseline baseline = {0};
     buf_init(&text, BASELINE_MAX_BYTES);
-    int rc = buf_read_file(&text, path, err);
-    if (rc == 0)
+    struct cb_err why;
+    int rc = 0, unreadable = buf_read_file(&text, path, &why);
+    if (!unreadable)
         rc = db_find(self, &same, NULL, err, "SELECT 1 FROM baseline WHERE baseline=? AND definition=?", "tt", name,
                      text.data);
-    *differ = *differ || (rc == 0 && !same);
-    if (rc == 0 && !same && load) {
-        rc = baseline_parse(name, text.data, text.len, &baseline, err);
-        if (rc == 0)
+    if (!unreadable && rc == 0 && !same) {
+        unreadable = baseline_parse(name, text.data, text.len, &baseline, &why);
+        *differ = *differ || !unreadable;
+        if (!unreadable && load)
             rc = db_run(self, err, "INSERT OR REPLACE INTO baseline VALUES(?,?)", "tt", name, text.data);
         baseline_release(&baseline);
     }
+    if (unreadable && unreadable != CB_ERR_NOT_FOUND) /* one bad file must not end every command */
+        log_info("%s: the baseline stays as it was here", why.message);
     buf_release(&text);
-    return rc == CB_ERR_NOT_FOUND ? 0 : rc; /* removed meanwhile */
+    return rc;
 }
 
 static int remove_rows_without_file(struct history *self, bool load, bool *differ, struct cb_err *err)

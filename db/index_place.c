@@ -48,6 +48,12 @@ static bool is_ours(const char *folder)
            access(folder, W_OK) == 0;
 }
 
+static bool only_we_write(const char *folder)
+{
+    struct stat facts;
+    return stat(folder, &facts) == 0 && !(facts.st_mode & (S_IWGRP | S_IWOTH));
+}
+
 /* Creates FOLDER/NAME for the database `path`; false if the folder is not local, not ours or not writable. */
 static bool use_place(const char *folder, const char *name, bool only_ours, statfs_fn *statfs_call, char path[PATH_MAX])
 {
@@ -55,9 +61,10 @@ static bool use_place(const char *folder, const char *name, bool only_ours, stat
         snprintf(path, PATH_MAX, "%s/%s/", folder, name) >= PATH_MAX - (int)sizeof INDEX_NAME ||
         path_make_folders(path, 0700, NULL) || (only_ours && !is_ours(folder)))
         return false;
-    if (!is_ours(path))
+    path[strlen(path) - 1] = '\0'; /* else lstat() would follow a link that somebody put there */
+    if (!is_ours(path) || !only_we_write(path))
         return false;
-    snprintf(path + strlen(path), sizeof INDEX_NAME, "%s", INDEX_NAME);
+    snprintf(path + strlen(path), sizeof INDEX_NAME + 1, "/%s", INDEX_NAME);
     return true;
 }
 
@@ -129,7 +136,9 @@ out:
 
 void index_take_over(const char *home, const char *path)
 {
-    char old[PATH_MAX], log[PATH_MAX], own_log[PATH_MAX];
+    char old[PATH_MAX], log[PATH_MAX], own_log[PATH_MAX], damaged[PATH_MAX];
+    if (snprintf(damaged, sizeof damaged, "%s.damaged", path) >= (int)sizeof damaged || access(damaged, F_OK) == 0)
+        return; /* it may be a copy of that one */
     if (access(path, F_OK) == 0 || snprintf(old, sizeof old, "%s/" INDEX_NAME, home) >= (int)sizeof old ||
         strcmp(old, path) == 0 || access(old, R_OK) < 0 ||
         snprintf(log, sizeof log, "%s-wal", old) >= (int)sizeof log ||

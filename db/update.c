@@ -85,8 +85,10 @@ static int write_meta(struct history *self, const char *key, const char *text, s
 static bool is_open_job(const char *folder, char state[16])
 {
     struct job_record record;
-    if (job_record_read(folder, &record, NULL))
-        return false;
+    int rc = job_record_read(folder, &record, NULL);
+    state[0] = '\0';
+    if (rc)
+        return rc == CB_ERR_SYSTEM; /* unknown: the next update looks again */
     bool is_open = !job_state_is_final(record.state);
     snprintf(state, 16, "%s", job_state_name(record.state));
     job_record_release(&record);
@@ -296,12 +298,16 @@ static int write_rest(struct update *self, uint64_t changes, bool moved, struct 
 /* Earlier releases kept runs whose folder was removed, so the database is copied once before they are deleted. */
 static int keep_earlier(struct history *self, size_t gone, struct cb_err *err)
 {
-    char copy[PATH_MAX];
-    if (path_format(copy, sizeof copy, err, "%s.earlier", self->path))
+    char copy[PATH_MAX], part[PATH_MAX];
+    if (path_format(copy, sizeof copy, err, "%s.earlier", self->path) ||
+        path_format(part, sizeof part, err, "%s.earlier.part", self->path))
         return CB_ERR_USAGE;
     if (access(copy, F_OK) == 0)
         return 0;
-    int rc = db_run(self, err, "VACUUM INTO ?", "t", copy);
+    unlink(part);
+    int rc = db_run(self, err, "VACUUM INTO ?", "t", part);
+    if (rc == 0 && rename(part, copy) < 0)
+        rc = cb_fail_errno(err, errno, "renaming %s", part);
     if (rc == 0)
         log_info("%zu run%s whose folder is gone leave%s the history; %s still has them", gone, units_plural(gone),
                  gone == 1 ? "s" : "", copy);

@@ -158,6 +158,8 @@ static int validate_on_error(const struct experiment *self, struct cb_err *err)
         return 0;
     if (!workload_kind_of(self)->has_layout)
         why = "is for workload=checkpoint and workload=raw (a training goes on by itself when the store fails a save)";
+    else if (!experiment_is(self, OPT_ENGINE, "native"))
+        why = "is for engine=native: the failure of another program does not say whether the store caused it";
     else if (experiment_bool(self, OPT_SAVE_ASYNC))
         why = "does not go with save.async, whose failures belong to an earlier iteration";
     else if (experiment_u64(self, OPT_KEEP_LAST) > 0)

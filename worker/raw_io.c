@@ -227,7 +227,11 @@ static int transfer_run(struct raw *raw, const char *folder, uint32_t owner, enu
                                 .iteration = sample->iteration,
                                 .record_latency = !(sample->flags & SAMPLE_WARMUP),
                                 .deadline_ns = deadline_ns};
-    int rc = agree(raw->comm, 0, deadline_ns, err);
+    int rc =
+        store_in_flight(raw->store) == 0
+            ? 0
+            : cb_fail(err, CB_ERR_ABORTED, "%s: requests of an earlier operation are still stuck in the store", name);
+    rc = agree(raw->comm, rc, deadline_ns, err);
     if (rc)
         return rc;
     atomic_store_explicit(&raw->page->bytes_done, 0, memory_order_relaxed);

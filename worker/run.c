@@ -230,12 +230,12 @@ static int save_step(struct run *self, uint32_t iteration, struct cb_err *err)
     if (rc)
         return rc;
     folder_checkpoint_name(&self->folder, self->experiment, iteration, next);
+    self->checkpoint_complete = false;
     rc = make_room(self, next, err); /* last, since in a memory file system the new checkpoint reuses its pages */
     if (rc)
         return rc;
     snprintf(self->checkpoint, sizeof self->checkpoint, "%s", next);
     self->checkpoint_iteration = iteration;
-    self->checkpoint_complete = false;
     return self->async ? save_behind(self, iteration, err) : save_here(self, iteration, err);
 }
 
@@ -335,6 +335,8 @@ static int iterate(struct run *self, uint32_t iteration, struct cb_err *err)
 static uint64_t failure_number(const struct run *self, int code)
 {
     bool wrong = atomic_load(&self->page->wrong_bytes) > 0;
+    if (code && !comm_can_end(self->comm)) /* stale messages would be taken for those of the next load */
+        return FAILED_OTHERWISE;
     switch (code) {
     case CB_ERR_CORRUPT:
         return wrong || atomic_load(&self->page->failure_code) == 0 ? FAILED_OTHERWISE : FAILED_IN_STORE;
@@ -375,9 +377,12 @@ static int discard_checkpoint(struct run *self, uint32_t iteration, struct cb_er
 {
     if (!self->saves || self->checkpoint_complete)
         return 0;
+    bool failed; /* by the store, which may still be away: the next save removes it */
     int rc = remove_checkpoint(self, self->checkpoint, iteration, err);
-    self->checkpoint[0] = '\0';
-    return run_join(self, rc, err);
+    rc = judge_iteration(self, rc, &failed, err);
+    if (!failed)
+        self->checkpoint[0] = '\0';
+    return rc;
 }
 
 /* Notes why the iteration failed: on the ranks where it did. */
@@ -479,7 +484,7 @@ static int iterate_all(struct run *self, struct cb_err *err)
  * its only sample is that of the verification. */
 static int verify_saved(struct run *self, struct cb_err *err)
 {
-    if (self->loads || self->verify == VERIFY_NONE || !self->checkpoint[0])
+    if (self->loads || self->verify == VERIFY_NONE || !self->checkpoint[0] || !self->checkpoint_complete)
         return 0;
     struct coldness coldness;
     struct sample unmeasured = {.op = OP_LOAD, .iteration = self->checkpoint_iteration, .flags = SAMPLE_WARMUP};
@@ -554,7 +559,8 @@ void run_add_facts(struct run *self)
 {
     bool native = self->experiment && experiment_is(self->experiment, OPT_ENGINE, "native");
     if (self->store && native)
-        status_page_add_fact(self->page, "io.used", store_describe(self->store));
+        status_page_add_fact(self->page, "io.used",
+                             store_describe(self->async_store ? self->async_store : self->store));
     if (!self->layout || !self->store)
         return;
     status_page_add_fact(self->page, "verify",

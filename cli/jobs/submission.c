@@ -265,8 +265,12 @@ static int add_option(struct setting_list *settings, const char *option, struct 
     for (size_t i = 0; i < settings->count; i++) {
         struct setting *setting = &settings->items[i];
         for (size_t k = 0; strcmp(setting->key, key) == 0 && k < setting->value_count; k++, has = true) {
-            char *whole;
-            if (asprintf(&whole, "%s %s", setting->values[k], option) < 0)
+            static const char exclude[] = "--exclude=";
+            char *whole, *list = strstr(setting->values[k], exclude); /* of two lists sbatch takes the last */
+            int len = list ? asprintf(&whole, "%.*s%s,%s", (int)(list - setting->values[k]), setting->values[k], option,
+                                      list + strlen(exclude))
+                           : asprintf(&whole, "%s %s", setting->values[k], option);
+            if (len < 0)
                 return alloc_fail(err, "for slurm.extra");
             free(setting->values[k]);
             setting->values[k] = whole;

@@ -78,6 +78,16 @@ static uint64_t last_sign_ns(const char *attempt_path)
     return newest;
 }
 
+/* Whether a controller, on whichever machine, is at work on the run: clocks of two machines may differ. */
+static bool has_controller(const char *folder)
+{
+    int fd = -1;
+    bool held = run_folder_lock(folder, &fd, NULL) == 0 && fd < 0;
+    if (fd >= 0)
+        close(fd);
+    return held;
+}
+
 static int seal_if_dead(struct collection *self, const char *run, const char *folder, struct cb_err *err)
 {
     char path[PATH_MAX_BYTES];
@@ -93,7 +103,7 @@ static int seal_if_dead(struct collection *self, const char *run, const char *fo
     if (rc != CB_ERR_NOT_FOUND)
         return rc;
     uint64_t sign_ns = last_sign_ns(path), started_ns = modified_ns(path, "fingerprint.json");
-    if (sign_ns + self->silence_ns > clock_wall_ns())
+    if (sign_ns + self->silence_ns > clock_wall_ns() || has_controller(folder))
         return 0;
     manifest = (struct manifest){.attempt = last,
                                  .outcome = OUTCOME_LOST,
@@ -366,7 +376,9 @@ static int run_collect(struct cli *cli, struct cb_err *err)
     json_writer_init(&self.json, &cli->out, 0);
     if (cli->json)
         json_write_begin_array(&self.json);
-    rc = rebuilds ? rebuild(&self, err) : history_update(self.history, &self.taken, err);
+    rc = history_update(self.history, &self.taken, err); /* keeps a copy of what an earlier version had */
+    if (rc == 0 && rebuilds)
+        rc = rebuild(&self, err);
     if (rc == 0 && !rebuilds)
         rc = sync_jobs(cli, &self, err);
     if (rc == 0 && cli->word_count == 0)
@@ -402,7 +414,7 @@ const struct verb verb_collect = {
     .about =
         "Twice is the same as once. An attempt whose agent died is sealed as lost, with what is known of it. "
         "Of a run that is a job, Slurm says whether it has ended; one named here gives the exit code of its outcome. "
-        "--rebuild makes the whole history from the folders under HOME/runs; runs whose folder is gone are kept.",
+        "--rebuild makes the whole history from the folders under HOME/runs.",
     .example = "ckptbench collect --rebuild",
     VERB_FLAGS(flags),
     .run = run_collect,

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
+#include <unistd.h>
 
 #include "cli/cli.h"
 #include "cli/plan/forecast.h"
@@ -12,6 +12,7 @@
 #include "cli/plan/workload.h"
 #include "cli/report/slow_notice.h"
 #include "cli/report/training_report.h"
+#include "core/procfs.h"
 #include "core/rlimits.h"
 #include "core/units.h"
 #include "run/sweep.h"
@@ -47,10 +48,18 @@ static uint64_t count_requests(const struct plan *plan, uint64_t block)
     return count;
 }
 
+/* Not ru_maxrss, which a process inherits from the one that started it. */
+static uint64_t most_resident_bytes(void)
+{
+    char text[8192];
+    size_t len = procfs_read(getpid(), "status", text, sizeof text);
+    const char *line = len ? strstr(text, "VmHWM:") : NULL;
+    return line ? strtoull(line + strlen("VmHWM:"), NULL, 10) * KIB : 0;
+}
+
 static int forecast_init(struct forecast *self, const struct experiment *experiment,
                          const struct throughput_history *book, struct cb_err *err)
 {
-    struct rusage usage;
     *self = (struct forecast){.experiment = experiment};
     int rc = workload_init(&self->workload, experiment, err);
     if (rc == 0 && !self->workload.layout)
@@ -60,8 +69,7 @@ static int forecast_init(struct forecast *self, const struct experiment *experim
         rc = estimate_check_staging(&self->workload.layouts, experiment, err);
     if (rc)
         return rc;
-    getrusage(RUSAGE_SELF, &usage);
-    self->rss_bytes = (uint64_t)usage.ru_maxrss * KIB; /* measured before the metadata is written */
+    self->rss_bytes = most_resident_bytes();
     const struct layout *layout = self->workload.layout;
     const struct plan *plan = self->workload.plan;
     forecast_sum_states(layout, &self->largest_state_bytes, &self->all_state_bytes);

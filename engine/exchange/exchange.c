@@ -22,7 +22,7 @@ void exchange_fail(struct exchange *self)
 void exchange_give_up(struct exchange *self)
 {
     if (!self->failed)
-        self->ops->abandon(self);
+        exchange_fail(self); /* its messages may still use the memory */
 }
 
 void exchange_free(struct exchange *self)

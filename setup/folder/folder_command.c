@@ -20,6 +20,8 @@ static int compose(const char *template, struct buf *command, struct cb_err *err
 {
     static const char place[] = "{path}";
     for (const char *found = strstr(template, place); found; found = strstr(template, place)) {
+        if (found > template && (found[-1] == '"' || found[-1] == '\''))
+            return cb_fail(err, CB_ERR_USAGE, "store.prepare: write {path} without quotes: it is one word already");
         buf_append(command, template, (size_t)(found - template));
         buf_append_text(command, "\"$" VARIABLE "\"");
         template = found + sizeof place - 1;

@@ -270,7 +270,7 @@ static void settle(struct s3_loop *self, struct s3_call *call, enum s3_failure f
     if (failure == S3_FAILURE_FATAL || !can_mend(call, failure, why)) {
         s3_call_give_up(call, failure == S3_FAILURE_FATAL ? "" : why);
         finish(self, call);
-    } else if (call->attempts >= call->most_attempts) {
+    } else if (call->attempts >= call->most_attempts && failure != S3_FAILURE_UNSIGNED) { /* one of these at most */
         s3_call_give_up(call, "");
         finish(self, call);
     } else {

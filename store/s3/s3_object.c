@@ -178,6 +178,7 @@ int s3_object_ask_write(struct s3_object *self, struct s3_call *call, const stru
         return rc;
     call->is_data = true;
     call->with_crc = self->with_crc;
+    call->was_signed = self->is_upload && !self->with_crc; /* begun without it: its parts are signed */
     call->check = has_etag;
     self->begun = true;
     return 0;

@@ -42,6 +42,7 @@ CHANGED = {
     r"s3\\?\.checksum|what lets the server check a body": "s3.checksum=auto is new, and the default",
     r"store\\?\.prepare|for the run's new folder in a file system": "store.prepare is new",
     r"URL of an S3 server, as": "s3.endpoint is one or several",
+    r"HOME/runs; runs whose|folders under HOME/runs\.|^(gone )?are kept\.": "runs whose folder is gone leave the history",
     r"CKPTBENCH.INDEX|where runs (and history\.db )?are kept|local disk for the index": "the history is an index on a local disk",
     r"in_backoff_s|every request under way was in its backoff": "waiting for a store's retries is a state",
 }
@@ -80,6 +81,8 @@ def without_added(document):
     kept = {key: without_added(value) for key, value in document.items() if key not in ("slowest_rank_state", "more_runs", "aliases", "processing_durations_s", "utilization", *NEW_OPTIONS, *SAVE_RATES, *THROUGHPUTS)}
     for operation in kept.get("slowest_rank", {}).values():
         operation.pop("state", None)
+    if "experiment_hash" in kept and "median" in kept:  # a point of the history
+        kept.pop("store", None), kept.pop("site", None)
     reading = kept.get("states", {}).get("baseline_read", {})
     if "write" in reading:
         reading["read"] = reading.pop("write")
@@ -108,13 +111,18 @@ def without_names(line):
     return re.sub(r" \(also [^)]*\)$", "", re.sub(r" (--replace-kept|--into|--exclude-from|keep\.replace|timeout\.lease|on_error|--latency|--prometheus|store\.prepare)(?=[ \"])", "", line))
 
 
+def without_stores(line):
+    """A line of the history is on one store, which its heading names if there are several."""
+    return re.sub(r"^(\S+ of .*) on \S+(, \d+ runs?, )", r"\1\2", line)
+
+
 def without_reasons(line):
     """`rank 1, +2.0 %: fsync` has its reason since runs are collected with it, which makes its column wider."""
     return re.sub(r"  +", "  ", re.sub(r"(rank \d+, [+-][\d.]+ %): [a-z]+", r"\1", line))
 
 
 def lines(text):
-    return [without_save_rates(without_reasons(line)) for line in map(without_names, text.splitlines()) if not any(re.search(pattern, line) for pattern in CHANGED)]
+    return [without_save_rates(without_reasons(without_stores(line))) for line in map(without_names, text.splitlines()) if not any(re.search(pattern, line) for pattern in CHANGED)]
 
 
 def difference(answer):
