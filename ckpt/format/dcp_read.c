@@ -424,11 +424,19 @@ static uint64_t read_save_id(const struct pickle *pickle, const struct pickle_no
     return text && text->kind == PICKLE_TEXT ? save_id_parse(text->value.text, text->count) : 0;
 }
 
+/* Megatron-Core's own class of metadata has PyTorch's members. */
+static bool is_metadata(const struct reader *self, const struct pickle_node *root)
+{
+    return pickle_is(self->pickle, root, PICKLE_G_METADATA) ||
+           (pickle_is(self->pickle, root, PICKLE_G_INERT) &&
+            pickle_get(self->pickle, pickle_state(self->pickle, root), "state_dict_metadata"));
+}
+
 /* The first settling only sorts, so missing files must not make it fail. */
 static int read_all(struct reader *self)
 {
     const struct pickle_node *root = pickle_root(self->pickle), *state = pickle_state(self->pickle, root);
-    if (!pickle_is(self->pickle, root, PICKLE_G_METADATA))
+    if (!is_metadata(self, root))
         return bad(self, NULL, "not the metadata of a checkpoint");
     uint32_t none;
     static const char no_file[] = "-";

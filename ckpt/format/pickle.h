@@ -1,8 +1,8 @@
 /* The part of Python's pickle that DCP checkpoints use: a writer that appends opcodes, and a strict reader that turns
  * them into a tree of values and executes nothing.
  *
- * The reader allows only the globals listed in ckpt/format/pickle_read.c; any other global is an error that names
- * it. Its memory is a fixed multiple of the input, and nothing in it recurses. */
+ * The reader allows only the globals listed in ckpt/format/pickle_read.c, and classes of PyTorch and Megatron-Core as
+ * inert data that nobody looks into; any other global is an error that names it. Its memory is a fixed multiple of the input, and nothing in it recurses. */
 #ifndef CKPT_FORMAT_PICKLE_H
 #define CKPT_FORMAT_PICKLE_H
 
@@ -61,6 +61,7 @@ enum pickle_global {
     PICKLE_G_STORAGE,         /* torch FloatStorage: implies the dtype */
     PICKLE_G_UNTYPED_STORAGE, /* bytes */
     PICKLE_G_DTYPE,           /* torch bfloat16 */
+    PICKLE_G_INERT,           /* a class whose instances are read as data and used by nobody */
 };
 
 struct pickle_node {

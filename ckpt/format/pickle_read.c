@@ -177,6 +177,10 @@ static const struct {
     {"collections", "OrderedDict", PICKLE_G_ORDERED_DICT},
 };
 
+/* Checkpoints of Megatron-Core keep the plans of all ranks beside their metadata, and metadata of a class of its own. */
+static const char *const inert_modules[] = {"torch.distributed.checkpoint.", "megatron.core.",
+                                            "nvidia_resiliency_ext."};
+
 static bool text_equal(const char *text, size_t len, const char *other)
 {
     return strlen(other) == len && memcmp(text, other, len) == 0;
@@ -203,6 +207,13 @@ static bool find_global(const char *module, size_t module_len, const char *name,
     for (size_t i = 0; i < sizeof globals / sizeof *globals; i++) {
         if (text_equal(module, module_len, globals[i].module) && text_equal(name, name_len, globals[i].name)) {
             node->global = (uint8_t)globals[i].global;
+            return true;
+        }
+    }
+    for (size_t i = 0; i < sizeof inert_modules / sizeof *inert_modules; i++) {
+        size_t len = strlen(inert_modules[i]);
+        if (module_len > len && memcmp(module, inert_modules[i], len) == 0) {
+            node->global = PICKLE_G_INERT;
             return true;
         }
     }
@@ -322,6 +333,13 @@ static int reserve_children(struct machine *self, struct pickle_node *node, uint
     return 0;
 }
 
+/* Whether it is an instance of an inert class, which may be a container of its own kind. */
+static bool is_inert(const struct machine *self, const struct pickle_node *node)
+{
+    return (node->kind == PICKLE_OBJECT || node->kind == PICKLE_CALL) &&
+           self->pickle->nodes[self->pickle->pool.data[node->value.first]].global == PICKLE_G_INERT;
+}
+
 /* Appends the top `count` values of the stack, or those above the mark, to the list or dict below them. */
 static int op_extend(struct machine *self, enum pickle_kind kind, uint32_t count)
 {
@@ -335,6 +353,10 @@ static int op_extend(struct machine *self, enum pickle_kind kind, uint32_t count
         return fail(self, "there is nothing to append to");
     first = self->stack.count - count;
     struct pickle_node *node = &self->pickle->nodes[self->stack.data[first - 1]];
+    if (is_inert(self, node)) {
+        self->stack.count = first;
+        return 0;
+    }
     if (node->kind != kind || (kind == PICKLE_DICT && count % 2 != 0))
         return fail(self, "it appends to what is no such container");
     code = reserve_children(self, node, (uint64_t)node->count + count);
