@@ -267,7 +267,7 @@ def calls_below_runs(machine, tmp_path):
     return [line for line in lines if "/runs/" in line], [line for line in lines if "/runs/" not in line and "openat" in line]
 
 
-@pytest.mark.skipif(not shutil.which("strace"), reason="strace is missing")
+@pytest.mark.without_sanitizers
 def test_nothing_new_costs_one_listing_however_many_runs_there_are(machines, tmp_path):
     first, _ = machines
     for i in range(30):
