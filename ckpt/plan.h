@@ -5,8 +5,8 @@
  * element of every tensor is written exactly once (dedup none: once by every holder). `balanced`: state held by the
  * same ranks forms a line of bytes. Starting with the smallest groups of ranks, each line is cut among its ranks so
  * that the least loaded of them rise to one level. A cut is between two tensors if that is within 1/512 of the mean
- * load of the level, else between two rows; a small line goes to one rank. `lowest_rank` gives a region to the lowest of
- * its ranks. Under state=mlperf balanced is lowest_rank and files are MLPerf's: two per rank under ZeRO-3, else one
+ * load of the level, else between two rows; a small line goes to one rank. `lowest_rank` gives a region to the lowest
+ * of its ranks. Under state=mlperf balanced is lowest_rank and files are MLPerf's: two per rank under ZeRO-3, else one
  * per rank for the optimizer and one per layer and tp rank.
  *
  * The bound is the least possible maximum: the largest mean load of any group of ranks (all; a stage; a stage and tp

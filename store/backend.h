@@ -1,4 +1,4 @@
-/* What a kind of store has to provide: one table of operations, versioned, complete but for four.
+/* What a kind of store must provide: one versioned table of operations, of which four are optional.
  *
  * The front (store.c) checks arguments, counts what is in flight, gives every request a slot and composes the messages
  * about completions; a backend moves bytes. A slot is a number below options->depth that belongs to one request from
@@ -119,8 +119,8 @@ int null_open(const char *where, const struct store_options *options, struct bac
 
 struct fault_spec;
 struct power_cut;
-/* A backend that passes requests on to `inner`, with faults. Owns `inner` and `cut`, which may be NULL; both are freed on
- * failure too. `text` is the spec as it was given, for the description. */
+/* A backend that passes requests on to `inner`, with faults. Owns `inner` and `cut`, which may be NULL; both are freed
+ * on failure too. `text` is the spec as it was given, for the description. */
 int fault_wrap(struct backend *inner, const struct fault_spec *spec, struct power_cut *cut, const char *text,
                int text_bytes, const struct store_options *options, struct backend **backend,
                struct cb_err *err) CB_MUST_CHECK;

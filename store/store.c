@@ -1,5 +1,5 @@
-/* The front of every store: opens by URI, checks arguments, counts requests in flight, gives each a slot, and composes the
- * message when one fails. */
+/* The front of every store: opens by URI, checks arguments, counts requests in flight, gives each a slot, and composes
+ * the message when one fails. */
 #include "store/store.h"
 
 #include <assert.h>
@@ -394,7 +394,7 @@ static void give_up(struct store *self, uint64_t grace_ns)
 }
 
 int store_read_at(struct store *self, struct store_object *object, uint64_t offset, void *memory, uint64_t bytes,
-                  const struct store_patience *patience, uint64_t *moved, struct cb_err *err)
+                  const struct store_read_watch *watch, uint64_t *moved, struct cb_err *err)
 {
     struct iovec segment = {memory, bytes};
     struct store_request request = {
@@ -405,13 +405,13 @@ int store_read_at(struct store *self, struct store_object *object, uint64_t offs
     if (rc || bytes == 0)
         return rc;
     while (!rc && count == 0) {
-        uint64_t until_ns = patience ? clock_monotonic_ns() + patience->slice_ns : UINT64_MAX;
+        uint64_t until_ns = watch ? clock_monotonic_ns() + watch->slice_ns : UINT64_MAX;
         rc = store_poll(self, &completion, 1, until_ns, &count, err);
-        if (!rc && count == 0 && patience)
-            rc = patience->ask(patience->context, err);
+        if (!rc && count == 0 && watch)
+            rc = watch->ask(watch->context, err);
     }
     if (count == 0) {
-        give_up(self, patience ? patience->grace_ns : 0);
+        give_up(self, watch ? watch->grace_ns : 0);
         return rc;
     }
     if (moved)

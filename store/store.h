@@ -26,8 +26,8 @@ enum memory_kind { MEMORY_HOST, MEMORY_PINNED, MEMORY_DEVICE };
 enum store_request_kind {
     STORE_WRITE,
     STORE_READ,
-    STORE_FINISH, /* makes an object complete, and durable if the store was opened so (fsync; complete). No
-                     write of the object may be in flight, nor stand before it in the same batch */
+    STORE_FINISH, /* completes an object (fsync if the store is durable; completes an upload). No write of the
+                     object may be in flight or precede it in the same batch */
 };
 
 struct store_object; /* an object being created or read; opaque, owned by the store until store_close */
@@ -119,8 +119,8 @@ uint64_t store_part_bytes(const struct store_capabilities *capabilities, uint64_
 /* Returns what was counted since the last call; false if this kind of store counts nothing. Nothing may be in
  * flight. */
 bool store_take_statistics(struct store *self, struct store_statistics *statistics);
-/* Time since the store was opened in which its user waited for it while every request under way was in its backoff; 0
- * where this kind of store repeats nothing. */
+/* Time since the store was opened in which its user waited while all requests in flight were in backoff; 0 if this
+ * kind of store has no retries. */
 uint64_t store_waited_in_backoff_ns(struct store *self);
 
 /* Registers memory for repeated use (io_uring fixed buffers; with O_DIRECT it is also made of huge pages, so regions
@@ -149,17 +149,17 @@ int store_submit(struct store *self, const struct store_request *requests, size_
  * fails: a request's failure is in its completion. */
 int store_poll(struct store *self, struct store_completion *completions, size_t capacity, uint64_t deadline_ns,
                size_t *count, struct cb_err *err) CB_MUST_CHECK;
-/* Reads and waits, in a store without other requests in flight. `patience` NULL waits for ever; else it is called in
- * each of its slices. Once it fails, the read is cancelled and has grace_ns to end; a read that does not end stays in
- * flight, and its memory must stay. Fails with patience's error, or that of store_completion_error; *moved, which may
- * be NULL, is the number of bytes read in any case. */
-struct store_patience {
+/* Reads and waits, in a store without other requests in flight. `watch` NULL waits for ever; else watch->ask is called
+ * every slice_ns. Once it fails, the read is cancelled and has grace_ns to end; a read that does not end stays in
+ * flight, and its memory must stay. Fails with the error of `ask` or of store_completion_error. *moved, which may be
+ * NULL, is the number of bytes read; it is not set if the read was given up. */
+struct store_read_watch {
     uint64_t slice_ns, grace_ns;
     int (*ask)(void *context, struct cb_err *err);
     void *context;
 };
 int store_read_at(struct store *self, struct store_object *object, uint64_t offset, void *memory, uint64_t bytes,
-                  const struct store_patience *patience, uint64_t *moved, struct cb_err *err) CB_MUST_CHECK;
+                  const struct store_read_watch *watch, uint64_t *moved, struct cb_err *err) CB_MUST_CHECK;
 /* The message for a completion whose code is not 0: "writing NAME at offset N: …"; returns its code. */
 int store_completion_error(const struct store *self, const struct store_completion *completion,
                            struct cb_err *err) CB_MUST_CHECK;

@@ -1,5 +1,5 @@
-/* A CPU workload for the cores of a rank, and its speed. It stands in for training, to measure what a save costs it. Used
- * from one thread. */
+/* A CPU workload for the cores of a rank, and its speed. It stands in for training, to measure what a save costs it.
+ * Used from one thread. */
 #ifndef WORKER_COMPUTE_H
 #define WORKER_COMPUTE_H
 

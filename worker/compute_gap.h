@@ -1,5 +1,5 @@
-/* The gap between two iterations, in place of training: a rank sleeps, or computes on all its cores and measures how much an
- * asynchronous save slows that down. */
+/* The gap between two iterations, in place of training: a rank sleeps, or computes on all its cores and measures how
+ * much an asynchronous save slows that down. */
 #ifndef WORKER_COMPUTE_GAP_H
 #define WORKER_COMPUTE_GAP_H
 

@@ -35,7 +35,7 @@ static int drop_one(void *context, const char *name, uint64_t length, struct cb_
 int drop_cache(struct comm *comm, struct store *store, const char *folder, uint64_t deadline_ns,
                struct coldness *coldness, struct cb_err *err)
 {
-    if (!store_capabilities(store)->page_cache) { /* this store has no cache here */
+    if (!store_capabilities(store)->page_cache) { /* this machine does not cache this store */
         *coldness = (struct coldness){.resident_fraction = NAN};
         return 0;
     }
@@ -46,7 +46,7 @@ int drop_cache(struct comm *comm, struct store *store, const char *folder, uint6
     struct agreement bytes, resident;
     struct cb_err agreed;
     int code = comm_agree_local(comm, 0, drop.bytes, deadline_ns, &bytes, &agreed);
-    if (!code) /* the failing code says "unknown" here */
+    if (!code) /* CB_ERR_UNSUPPORTED: a rank does not know */
         code = comm_agree_local(comm, drop.unknown ? CB_ERR_UNSUPPORTED : 0, drop.resident_bytes, deadline_ns,
                                 &resident, &agreed);
     if (rc)

@@ -7,8 +7,8 @@
 #include "comm/comm.h"
 #include "run/experiment.h"
 
-/* load.shift: rank r loads what rank r + shift saved. On several nodes the default of 1 becomes the number of ranks on a
- * node, so that a rank loads what another node saved; its own node may still have its files in memory. */
+/* load.shift: rank r loads what rank r + shift saved. On several nodes the default of 1 becomes the number of ranks on
+ * a node, so that a rank loads what another node saved; its own node may still have its files in memory. */
 uint32_t load_shift(const struct experiment *experiment, const struct comm *comm);
 
 #endif

@@ -247,7 +247,7 @@ static int find_checkpoint(struct run *self, struct cb_err *err)
     return rc ? rc : comm_broadcast(self->comm, self->checkpoint, sizeof self->checkpoint, run_deadline(self), err);
 }
 
-/* Default if the key is not given: one node's ranks on several nodes. */
+/* Reports the shift that replaces the default of 1 on several nodes. */
 static void add_shift(struct run *self)
 {
     char text[64];

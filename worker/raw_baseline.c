@@ -1,5 +1,5 @@
-/* Measures the raw limit of a run: as many bytes at the same place with as many requests in flight, without a checkpoint
- * format. It runs last, so that no timed operation is affected. */
+/* Measures the raw limit of a run: as many bytes at the same place with as many requests in flight, without a
+ * checkpoint format. It runs last, so that no timed operation is affected. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #include "worker/raw_io.h"
 #include "worker/run.h"
 
-/* The limit is the median of three rounds, or of fewer if they take longer than this. */
+/* The limit is the median of ROUNDS rounds; after ROUNDS_NS no further round begins. */
 #define ROUNDS 3
 #define ROUNDS_NS (4 * NS_PER_S)
 #define SCRATCH_BYTES (UINT64_C(64) << 20)

@@ -1,7 +1,7 @@
 /* Raw I/O: what the store achieves without a checkpoint format. Used for the baseline of a run and for workload=raw.
  *
- * Each rank writes a new file with the run's own store settings (place, block, depth, O_DIRECT, fsync included), then reads
- * another rank's file. Collective. */
+ * Each rank writes a new file with the run's own store settings (place, block, depth, O_DIRECT, fsync included), then
+ * reads another rank's file. Collective. */
 #ifndef WORKER_RAW_IO_H
 #define WORKER_RAW_IO_H
 
@@ -28,8 +28,8 @@ struct raw {
 void raw_init(struct raw *self, const struct experiment *experiment, struct comm *comm, struct status_page *page,
               struct store *store, void *memory, uint64_t memory_bytes, uint64_t bytes);
 
-/* Write this rank's FOLDER/rank-N, or read that of rank N + shift. The caller has set op, iteration and flags of the sample.
- * All ranks agree at the start and at the end. */
+/* Write this rank's FOLDER/rank-N, or read that of rank N + shift. The caller has set op, iteration and flags of the
+ * sample. All ranks agree at the start and at the end. */
 int raw_write(struct raw *self, const char *folder, struct sample *sample, uint64_t deadline_ns,
               struct cb_err *err) CB_MUST_CHECK;
 int raw_read(struct raw *self, const char *folder, struct sample *sample, uint64_t deadline_ns,

@@ -1,5 +1,5 @@
-/* The iterations of one rank: save, cold load, verification, removal of old checkpoints. The engine times the operations;
- * everything here happens between them. */
+/* The iterations of one rank: save, cold load, verification, removal of old checkpoints. The engine times the
+ * operations; everything here happens between them. */
 #include "worker/run.h"
 
 #include <inttypes.h>
@@ -103,8 +103,8 @@ static int remove_checkpoint(struct run *self, const char *name, uint32_t iterat
     return end_sample(self, sample, rc);
 }
 
-/* Removes the previous checkpoint, so that the store never holds more than planned. If it will be overwritten, the engine
- * removes it: its marker goes before the first new byte. */
+/* Removes the previous checkpoint, so that the store never holds more than planned. If it will be overwritten, the
+ * engine removes it: its marker goes before the first new byte. */
 static int make_room(struct run *self, const char *next, struct cb_err *err)
 {
     int rc = 0;
@@ -277,7 +277,7 @@ static int make_cold(struct run *self, struct coldness *coldness, struct cb_err 
     return run_join(self, rc, err);
 }
 
-/* A device may fail on one rank alone. */
+/* A device may fail on one rank alone, so the ranks agree. */
 static int poison_target(struct run *self, struct cb_err *err)
 {
     int rc = state_set_poison(self->target, err);
@@ -330,8 +330,8 @@ static int iterate(struct run *self, uint32_t iteration, struct cb_err *err)
 
 #define NOTED_FAILURES 10 /* whose reasons a rank keeps: the rest would fill its status page */
 
-/* Wrong bytes, a lack of memory or a bug of ours would only repeat, or hide what matters. A load fails as corrupt, whatever
- * its items failed from: the page knows. */
+/* Only failures in the store may be passed over: wrong bytes, a lack of memory and our own bugs would recur, or hide
+ * what matters. A load fails with CB_ERR_CORRUPT whatever failed its items; the status page has the cause. */
 static uint64_t failure_number(const struct run *self, int code)
 {
     bool wrong = atomic_load(&self->page->wrong_bytes) > 0;
@@ -354,7 +354,7 @@ static uint64_t failure_number(const struct run *self, int code)
 }
 
 /* All ranks agree on how an iteration ended, since one of them may have failed alone. Returns 0 with *failed if the run
- * can go on without it. */
+ * can continue without it. */
 static int judge_iteration(struct run *self, int code, bool *failed, struct cb_err *err)
 {
     struct agreement agreement;
@@ -385,7 +385,7 @@ static int discard_checkpoint(struct run *self, uint32_t iteration, struct cb_er
     return rc;
 }
 
-/* Notes why the iteration failed: on the ranks where it did. */
+/* Counts a failed iteration; ranks on which it failed also report why. */
 static void note_failure(struct run *self, uint32_t iteration, int code, const struct cb_err *why)
 {
     bool measured = iteration >= self->warmup, noted = code && code != CB_ERR_ABORTED;
@@ -399,7 +399,7 @@ static void note_failure(struct run *self, uint32_t iteration, int code, const s
     status_page_pass_over(self->page, noted && self->noted <= NOTED_FAILURES ? text : NULL);
 }
 
-/* Collective, after each iteration: decides whether the run goes on after `code`. */
+/* Collective, after each iteration: decides whether the run continues after `code`. */
 static int end_iteration(struct run *self, uint32_t iteration, int code, struct cb_err *err)
 {
     struct cb_err why = *err;

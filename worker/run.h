@@ -84,8 +84,8 @@ void run_add_facts(struct run *self);
 bool run_stop(struct run *self) CB_MUST_CHECK;
 void run_release(struct run *self);
 
-/* The folder of experiment.yaml, one of the arguments: on several nodes the agents copy it to the pages folder, since the
- * run folder may be on another machine. */
+/* The folder of experiment.yaml, one of the arguments: on several nodes the agents copy it to the pages folder, since
+ * the run folder may be on another machine. */
 const char *run_experiment_folder(const char *pages_folder, const char *run_folder);
 
 /* The deadline of the next step: timeout.op from now. */

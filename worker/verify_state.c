@@ -69,9 +69,9 @@ static int read_header(struct store *store, const char *name, const struct store
     if (rc)
         return rc;
     *len = chunk->length < ITEM_MAX_HEADER ? (size_t)chunk->length : ITEM_MAX_HEADER;
-    struct store_patience patience = {
+    struct store_read_watch watch = {
         .slice_ns = POLL_LIMIT_NS, .grace_ns = GRACE_NS, .ask = give_up, .context = (void *)name};
-    rc = store_read_at(store, object, chunk->offset, bytes, *len, &patience, NULL, err);
+    rc = store_read_at(store, object, chunk->offset, bytes, *len, &watch, NULL, err);
     if (store_in_flight(store) == 0)
         store_close(store, object);
     return rc;

@@ -1,5 +1,5 @@
-/* workload=verify: checks that a stored checkpoint is complete and right, once. It does what `ckptbench verify` does, with
- * the work divided among the ranks. Collective. */
+/* workload=verify: checks that a stored checkpoint is complete and right, once. It does what `ckptbench verify` does,
+ * with the work divided among the ranks. Collective. */
 #ifndef WORKER_VERIFY_STORED_H
 #define WORKER_VERIFY_STORED_H
 

@@ -92,7 +92,7 @@ static int print_devices(void)
     return CB_EXIT_PASS;
 }
 
-/* Arguments from the agent. */
+/* `release` is that of the agent. */
 static int check_release(const char *release, struct cb_err *err)
 {
     if (strcmp(release, version_text()) == 0)
@@ -186,7 +186,7 @@ static void set_phase(struct status_page *page, enum rank_phase phase)
 static int run_checkpoints(const struct arguments *arguments, struct comm *comm, struct status_page *page,
                            const struct experiment *experiment, struct cb_err *err)
 {
-    (void)experiment; /* it freezes its own copy */
+    (void)experiment; /* run_prepare freezes its own copy */
     struct run run;
     int rc = run_prepare(&run, comm, page, arguments->pages, arguments->run_folder, (uint32_t)arguments->attempt, err);
     if (!rc) {

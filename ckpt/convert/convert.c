@@ -41,7 +41,7 @@ struct conversion {
     uint64_t save_id;   /* of the target; the claim keeps it for the attempt that continues */
     struct read_ledger ledger;
     uint64_t block_bytes, scratch_bytes;
-    bool each_core; /* a thread runs on each core: none is left to write beside them */
+    bool each_core; /* a thread runs on each core, so no core is free for threads of the store */
     atomic_size_t next;
     pthread_mutex_t lock; /* files, claim, failure, result */
     uint64_t claimed_ns;
@@ -372,8 +372,8 @@ static void *run_thread(void *context)
     return NULL;
 }
 
-/* As many threads as there are files, if the memory suffices for each thread's blocks and as much again for taking
- * ranges apart. */
+/* As many threads as there are files to write, if the memory suffices for each thread's blocks and as much scratch
+ * memory for its reader. */
 static uint32_t share_memory(struct conversion *self)
 {
     const struct convert_job *job = self->job;
@@ -410,7 +410,7 @@ static int run_threads(struct conversion *self)
 
 /* --- steps of a conversion --- */
 
-/* Which parts of the source an earlier attempt read is unknown, so those items are read again here. */
+/* The ledger lacks what an earlier attempt read, so those items are read again here. */
 static int check_source(struct conversion *self)
 {
     struct store *store = NULL;
@@ -452,7 +452,7 @@ static int run(struct conversion *self)
     int code = identify(self);
     if (code)
         return code;
-    (void)share_memory(self); /* at least block_bytes, to check files that are kept */
+    (void)share_memory(self); /* sets block_bytes, with which kept files are checked */
     const char *target = self->job->target;
     if (!strchr(target, ':') && mkdir(target, 0777) != 0 && errno != EEXIST)
         return cb_fail_errno(self->err, errno, "making %s", target);

@@ -56,7 +56,7 @@ int catalogue_write(const struct stored_checkpoint *checkpoint, struct buf *out,
 struct index_writer {
     struct metadata_sink *sink;
     struct buf out; /* not yet passed to the sink */
-    uint32_t crc;   /* of what was */
+    uint32_t crc;   /* of what has been passed */
     bool raw;
     struct cb_err *err;
 };

@@ -225,7 +225,7 @@ static const char *const constant_text[CONSTANT_COUNT] = {
 #define NOT_YET UINT32_MAX
 #define FLUSH_BYTES ((size_t)1 << 20)    /* passed to the sink at once */
 #define MOST_BUFFERED (64 * FLUSH_BYTES) /* a name or a path can be long */
-#define WIDE_MEMO 256                    /* from this one on all take as many bytes */
+#define WIDE_MEMO 256                    /* memo numbers from this one on have equally long opcodes */
 #define BATCH 1000                       /* pairs between MARK and SETITEMS, as Python does */
 
 struct writer {
@@ -295,7 +295,7 @@ static void push_text(struct writer *self, const char *text)
     self->at = pickle_put_text(self->at, text, strlen(text));
 }
 
-/* A text, or a class of torch or of the metadata module; from the second time on by its memo. */
+/* A text, or a class of torch or of the metadata module; by its memo once it has been written. */
 static void push(struct writer *self, enum constant constant)
 {
     uint32_t *memo = &self->constants[constant];
@@ -389,8 +389,8 @@ static size_t int_bytes(uint64_t value)
     return (size_t)(pickle_put_int(bytes, value) - bytes);
 }
 
-/* To measure metadata, how many items of a span from `first` on take as many bytes as that: where they are, and their
- * numbers in the tensor, ascend, so that the length of each integer does. Else 1. */
+/* While metadata is only measured: how many items of the span, from `first` on, have entries of the same length. Rows,
+ * offsets and numbers ascend, and so do the lengths of these integers. When writing: 1. */
 static uint32_t count_alike(const struct writer *self, const struct item_span *span, uint32_t first, uint64_t number)
 {
     uint32_t low = first, high = span->count;
@@ -499,7 +499,7 @@ static void write_index_and_info(struct writer *self, uint32_t tensor, uint32_t 
     done(self);
 }
 
-/* A component of a path: a memoized constant if it is one, an index of a list if it is a number. */
+/* A component of a path: a number if it may be the index of a list, else a memoized constant or a text. */
 static void push_component(struct writer *self, const char *text, size_t len, bool may_be_index)
 {
     if (may_be_index && len > 0 && len < 10 && strspn(text, "0123456789") >= len) {

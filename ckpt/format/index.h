@@ -1,8 +1,8 @@
 /* The bytes of our own indexes: of the raw format and of a catalogue (ckpt/format/catalogue.c).
  *
  * A magic of 8 bytes, the save id (not in version 1, the magic's last character), a part specific to the index, the
- * counts of tensors, chunks and files, these in sequence, and a CRC-32C of all of it. Numbers are little-endian, like the machines that this runs on; texts start with their
- * length. */
+ * counts of tensors, chunks and files, these in sequence, and a CRC-32C of all of it. Numbers are little-endian, like
+ * the machines that this runs on; texts start with their length. */
 #ifndef CKPT_FORMAT_INDEX_H
 #define CKPT_FORMAT_INDEX_H
 

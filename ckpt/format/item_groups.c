@@ -18,7 +18,7 @@ static uint64_t row_at(const struct plan *plan, const struct item_span *span, ui
     return plan->items[span->item].region.offset[0] + steps * plan->items[span->item].row_step;
 }
 
-/* Item `index` of a and the first of b, by position in their tensor. */
+/* Compares item `index` of a with the first item of b, by position in their tensor. */
 static int compare_positions(const struct plan *plan, const struct item_span *a, uint32_t index,
                              const struct item_span *b)
 {
@@ -55,7 +55,7 @@ int item_groups_init(struct item_groups *self, const struct plan *plan, size_t t
         free(first);
         return alloc_fail(err, "for the metadata of %zu items", count);
     }
-    /* Sorted by tensor, by counting: at the end those of t are at first[t] … first[t + 1] - 1. */
+    /* A counting sort by tensor: at the end the items of tensor t are at first[t] … first[t + 1] - 1. */
     for (size_t i = 0; i < count; i++)
         first[plan->items[i].tensor]++;
     for (size_t t = 1; t <= tensor_count; t++)
@@ -111,7 +111,7 @@ static bool same_region(const struct plan *plan, const struct item_span *a, cons
     return compare_positions(plan, a, 0, b) == 0 && memcmp(x->size, y->size, x->dims * sizeof *x->size) == 0;
 }
 
-/* Of the items with the same region, leaves the first. */
+/* Keeps only the first of the items with the same region. */
 static void drop_repeated(struct item_groups *self)
 {
     size_t kept = 0;
@@ -122,8 +122,8 @@ static void drop_repeated(struct item_groups *self)
     self->span_count = kept;
 }
 
-/* Makes each item a span of its own. Spans of columns begin and end together, so the items of equally many spans in a
- * row are taken in turn: mostly they are in order then. */
+/* Makes each item a span of its own. Spans of columns begin and end together, so the items of
+ * neighbouring spans with equal counts are taken in turn, which mostly puts them in order. */
 static int take_apart(struct item_groups *self, const struct item_span *spans, size_t count, struct cb_err *err)
 {
     int rc = 0;

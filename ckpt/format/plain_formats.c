@@ -1,6 +1,7 @@
 /* The rows of formats whose items are payloads without a description. raw: payloads in sequence at aligned offsets,
- * before each "CKPTSAVE" and the save id as u64 (older versions: nothing), and a binary index as the marker. safetensors and DCP over safetensors: a file's header contains what surrounds payloads in other
- * formats, values included. */
+ * before each "CKPTSAVE" and the save id as u64 (older versions: nothing), and a binary index as the marker.
+ * safetensors and DCP over safetensors: a file's header contains what surrounds payloads in other formats, values
+ * included. */
 #include <string.h>
 
 #include "ckpt/format/catalogue.h"

@@ -1,5 +1,5 @@
-/* How a layout is stored: ranks as coordinates of a mesh of named axes, cells of the mesh with their regions, and how a region is divided over the data-parallel ranks
- * of its cell. Private to ckpt/layout/ and ckpt/plan/. */
+/* How a layout is stored: ranks as coordinates of a mesh of named axes, cells of the mesh with their regions, and how a
+ * region is divided over the data-parallel ranks of its cell. Private to ckpt/layout/ and ckpt/plan/. */
 #ifndef CKPT_LAYOUT_LAYOUT_INTERNAL_H
 #define CKPT_LAYOUT_LAYOUT_INTERNAL_H
 
@@ -101,8 +101,8 @@ static inline const struct cell *layout_experts(const struct layout *self, uint3
     return &self->experts[(pp * self->mesh.size[AXIS_TP] + tp) * self->mesh.size[AXIS_EP] + ep];
 }
 
-/* Along fsdp, with PLACE_CHUNK: sets starts[f] for each coordinate f at which some shard of these ranks has another number
- * of rows than at f - 1, and for f = 0. */
+/* Along fsdp, with PLACE_CHUNK: sets starts[f] for each coordinate f at which some shard of these ranks has another
+ * number of rows than at f - 1, and for f = 0. */
 void layout_mark_slices(const struct layout *layout, uint32_t pp, uint32_t ep, bool *starts);
 /* Elsewhere a shard begins this many rows after the one at f - 1. */
 uint64_t layout_row_step(const struct layout *self, const struct local *local, bool expert);

@@ -22,7 +22,7 @@ uint64_t layout_row_step(const struct layout *self, const struct local *local, b
     return (local->rows + shards.shards - 1) / shards.shards * shards.stride;
 }
 
-/* The first slice with shard `number` or a later one differs from the slice before it. */
+/* Marks the first slice with shard `number` or a later shard: it differs from the slice before it. */
 static void mark(bool *starts, uint32_t extent, const struct numbering *shards, uint64_t number)
 {
     uint64_t at = number > shards->base ? (number - shards->base + shards->stride - 1) / shards->stride : 0;

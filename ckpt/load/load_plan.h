@@ -14,8 +14,8 @@
 #include "ckpt/layout/layout.h"
 #include "core/err.h"
 
-/* A part of one stored chunk that goes to one piece. region_runs(&chunk->region, &common, …) gives its runs in the chunk's
- * payload, region_runs(&piece->region, &common, …) those in the piece's memory. */
+/* A part of one stored chunk that goes to one piece. region_runs(&chunk->region, &common, …) gives its runs in the
+ * chunk's payload, region_runs(&piece->region, &common, …) those in the piece's memory. */
 struct load_read {
     uint32_t chunk; /* index into the checkpoint's chunks */
     uint32_t piece; /* index into the pieces given */

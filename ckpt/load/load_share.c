@@ -171,14 +171,14 @@ static void add_region(struct sharer *self, const struct share_region *region)
 
 /* --- columns, which are read by whole rows --- */
 
-/* A extent of a rank's local, and the dimension in which tensor parallelism splits the local's tensor. */
+/* An extent of a rank's local, and the dimension in which tensor parallelism splits the local's tensor. */
 struct cut {
     const struct local *local;
     enum placement placement;
     bool expert;
     uint32_t dim;   /* of the columns */
-    uint32_t index; /* of the extent among the local's */
-    uint32_t count; /* of them */
+    uint32_t index; /* of the extent among the local's extents */
+    uint32_t count; /* of the local's extents */
 };
 
 /* The same local, and so the same part of the same tensor, of another tensor-parallel rank. */
@@ -192,7 +192,7 @@ static const struct local *find_sibling(const struct sharer *self, const struct 
     return i < (*cell)->count && (*cell)->locals[i].tensor == cut->local->tensor ? &(*cell)->locals[i] : NULL;
 }
 
-/* The columns of rank `tp`, if it has the same rows of them as `extent`. */
+/* The columns of rank `tp` in the rows of `extent`; false if that rank holds other rows. */
 static bool find_columns(const struct sharer *self, const struct cut *cut, const struct region *extent, uint32_t tp,
                          struct share_span *span)
 {

@@ -253,7 +253,7 @@ static int add_list_line(struct planner *self, const struct walk *walk, const st
     return add_line(self, &added, err);
 }
 
-/* Elements [at, end) of the region, between two such points. */
+/* Elements [at, end) of the region, between two neighbouring breaks. */
 static int add_between(struct planner *self, const struct walk *walk, const struct repeated *repeated, uint32_t tensor,
                        uint64_t at, uint64_t end, struct cb_err *err)
 {

@@ -1,6 +1,6 @@
-/* Shared by the parts of the planner: which ranks are planned for all that are like them (plan_slices.c), which could
- * write which state (plan_holders.c), which of them do (plan_balance.c), and where in which file (plan_files.c). Private
- * to ckpt/plan/. */
+/* Shared by the parts of the planner: which ranks are planned, so that the others follow from them (plan_slices.c),
+ * which ranks could write which state (plan_holders.c), which rank does (plan_balance.c), and where in which file
+ * (plan_files.c). Private to ckpt/plan/. */
 #ifndef CKPT_PLAN_PLAN_INTERNAL_H
 #define CKPT_PLAN_PLAN_INTERNAL_H
 
@@ -32,8 +32,9 @@ struct assignment {
     uint64_t row_step;
 };
 
-/* A slice is the ranks with the same pp, fsdp and ep coordinate. With FSDP no state but scalars is held by ranks of
- * several slices, so each is planned by itself; and only the first of neighbours along fsdp that differ by rows alone. */
+/* A slice is the ranks with the same pp, fsdp and ep coordinate. With FSDP only scalars are held by ranks of
+ * several slices, so each slice can be planned by itself. Of neighbours along fsdp that differ only in rows, only the
+ * first is planned. */
 struct slices {
     uint32_t *
         starts; /* NULL if all ranks are planned; else by pp and ep: the fsdp coordinates that are planned, ascending */
@@ -63,7 +64,7 @@ int planner_find_slices(struct planner *self, bool all, struct cb_err *err) CB_M
 const uint32_t *planner_starts(const struct planner *self, uint32_t pp, uint32_t ep, size_t *count);
 /* The rank that is planned for this one; itself if it is planned. */
 uint32_t planner_planned(const struct planner *self, uint32_t rank);
-/* The slices that are planned as the one with these coordinates is: from it on along fsdp. */
+/* The number of slices along fsdp that share one plan with the slice at these coordinates, including it. */
 uint32_t planner_alike(const struct planner *self, const uint32_t coordinate[AXIS_ROLES]);
 /* Rows from a local's shard to its shard in the next slice. */
 uint64_t planner_row_step(const struct planner *self, const struct local *local, enum placement placement, bool expert);

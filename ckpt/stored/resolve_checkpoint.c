@@ -21,7 +21,7 @@ struct markers {
     uint64_t files;
     const char *folder;
     bool plain; /* the folder itself has safetensors files: other writers have no marker */
-    bool below; /* wanted are those below it, too: by the name of such a file. The place may be anything */
+    bool below; /* for a place of unknown contents: safetensors files below the folder count as markers, too */
     const char *called;
 };
 
@@ -54,7 +54,7 @@ static int collect(void *context, const char *name, uint64_t length, struct cb_e
             self->called, LOOKED_AT_MOST);
     size_t len = strlen(self->folder);
     self->plain |= is_safetensors(name) && folder_len(name) == len && strncmp(name, self->folder, len) == 0;
-    /* One of many files in a folder suffices; they are listed one after another, or nearly. */
+    /* One file of a folder suffices. Most stores list them together; keep_one_a_folder() drops the others. */
     bool known = self->count > 0 && have_one_folder(self->names[self->count - 1], name);
     if (!format_is_marker(name) && (!self->below || !is_safetensors(name) || known))
         return 0;
@@ -75,7 +75,7 @@ static void markers_release(struct markers *self)
     free(self->names);
 }
 
-/* The index of the newest; a marker that was removed meanwhile does not count. */
+/* The index of the newest marker; a marker that was removed meanwhile does not count. */
 static int find_youngest(struct store *store, const struct markers *markers, size_t *youngest, struct cb_err *err)
 {
     uint64_t best_ns = 0, written_ns;
@@ -168,7 +168,7 @@ static const char *last_folder(const char *name)
     return name + begin;
 }
 
-/* Whether all of them are in the folder of one run, RUN/iteration-N: the store contains only this run. */
+/* Whether all markers are in the folder of one run, RUN/iteration-N. */
 static bool is_one_run(const struct markers *self)
 {
     const char *first = self->count > 0 ? inside(self, self->names[0]) : "";
@@ -208,7 +208,7 @@ static void keep_one_a_folder(struct markers *self)
     self->count = kept;
 }
 
-/* Sorts direct subfolders first; counts them, and those among them that a run created. */
+/* Moves checkpoints directly below the folder to the front and returns their number; *of_run: created by a run. */
 static size_t put_direct_first(struct markers *self, size_t *of_run)
 {
     size_t direct = 0;

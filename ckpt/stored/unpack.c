@@ -206,7 +206,7 @@ int unpack_item_end(struct unpack_item *self, struct unpack_result *result, stru
     bool was_known = self->is_known;
     if (self->stream.wanted > 0)
         return cb_fail(err, CB_ERR_CORRUPT, "%s: what is compressed is cut off", self->tensor->fqn);
-    int code = parse_head(self, self->bytes, err); /* known now, since its length is known */
+    int code = parse_head(self, self->bytes, err); /* the item's length is known only now */
     if (!code && !was_known)
         add_payload(self, 0, self->head, self->head_bytes);
     if (!code)

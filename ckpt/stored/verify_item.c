@@ -15,7 +15,7 @@
 #define MAX_VALUE_BYTES (UINT64_C(1) << 20)
 #define MAX_PLAIN_BYTES (UINT64_C(64) << 20) /* of a compressed value, decompressed */
 #define SAMPLE_ELEMENTS 64
-/* Number of items examined for our values; and with a seed that the checkpoint does not contain. */
+/* Limits of items searched for our values: with a seed that the checkpoint stores, and with a guessed one. */
 #define ASKED 1024
 #define GUESSED 16
 #define POLL_SLICE_NS (100 * NS_PER_MS)
@@ -72,12 +72,12 @@ static int watch_slice(void *context, struct cb_err *err)
 
 static int read_through(struct verifier *self, uint64_t offset, void *memory, uint64_t bytes)
 {
-    struct store_patience patience = {
+    struct store_read_watch read_watch = {
         .slice_ns = POLL_SLICE_NS, .grace_ns = GIVE_UP_NS, .ask = watch_slice, .context = self};
     uint64_t start_ns = clock_monotonic_ns(), moved = 0;
     if (self->stuck)
         return cb_fail(self->err, CB_ERR_ABORTED, "an earlier read did not end");
-    int code = store_read_at(self->store, self->object, offset, memory, bytes, self->job->watch ? &patience : NULL,
+    int code = store_read_at(self->store, self->object, offset, memory, bytes, self->job->watch ? &read_watch : NULL,
                              &moved, self->err);
     self->stuck = store_in_flight(self->store) > 0;
     self->result->requests++;

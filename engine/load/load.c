@@ -1,9 +1,9 @@
 /* A load: rank 0 reads the metadata and broadcasts it, and each rank reads what its pieces need.
  *
  * For items of our own writer, the length tells where the payload is. So header, payload and trailer are read with one
- * request, the payload directly into the state's memory; the header then shows whether that was right. Items with another
- * layout are read again according to their header: at another offset, or with other strides. A wrong item is reported on
- * the status page and the load continues, so that all wrong items are reported. */
+ * request, the payload directly into the state's memory; the header then shows whether that was right. Items with
+ * another layout are read again according to their header: at another offset, or with other strides. A wrong item is
+ * reported on the status page and the load continues, so that all wrong items are reported. */
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* load.exchange=auto: in the first load every rank reads all it needs. Then a few messages measure the speed between ranks,
- * and later loads are split if that should be faster. Outside of the timed part. */
+/* load.exchange=auto: in the first load every rank reads all it needs. Then a few messages measure the speed between
+ * ranks, and later loads are split if that should be faster. Outside of the timed part. */
 #include <stdio.h>
 #include <string.h>
 
@@ -93,8 +93,8 @@ static int sum_up(struct native_operation *operation, struct measured *measured,
     return rc;
 }
 
-/* The expected time of a split load: the longer of reading everything once at the measured rate, and receiving the rest,
- * since both happen at the same time. */
+/* The expected time of a split load: the longer of reading everything once at the measured rate, and receiving the
+ * rest, since both happen at the same time. */
 static double promise(const struct measured *measured, uint32_t ranks)
 {
     double all_s = (double)measured->longest_ns / 1e9;

@@ -1,5 +1,5 @@
-/* Loads with an exchange: in each stage, this rank reads for itself and for others, while blocks that have been read are
- * sent, from device to device if the state is on devices, else as messages. */
+/* Loads with an exchange: in each stage, this rank reads for itself and for others, while blocks that have been read
+ * are sent, from device to device if the state is on devices, else as messages. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,7 +18,7 @@ void native_load_end_exchange(struct native_load *self, bool failed)
 
 /* --- creating --- */
 
-/* The same on all ranks. */
+/* Whether blocks go from device to device; the same on all ranks. */
 static bool talks(const struct native_load *self)
 {
     const struct state *state = self->operation->state;
@@ -87,8 +87,8 @@ static void tell_path(struct native_load *self, const char *path)
     self->sharing.told_path = true;
 }
 
-/* Tries to exchange from device to device. Sets self->sharing.shares_device if two ranks share a device, which makes that
- * impossible. */
+/* Tries to exchange from device to device. Sets self->sharing.shares_device if two ranks share a device, which makes
+ * that impossible. */
 static int try_devices(struct native_load *self, struct cb_err *err)
 {
     struct native_operation *operation = self->operation;
@@ -147,7 +147,7 @@ static int read_stage(struct native_load *self, uint32_t stage, struct cb_err *e
     self->plan.pieces = targets.pieces;
     self->plan.memory = targets.memory;
     self->plan.piece_count = targets.count;
-    self->plan.wants_values = stage == 0 && self->operation->engine->rank == 0; /* checked, and not kept */
+    self->plan.wants_values = stage == 0 && self->operation->engine->rank == 0; /* rank 0 checks values for all ranks */
     int rc = load_plan_compute(self->plan.checkpoint, self->operation->state->layout, targets.pieces, targets.count,
                                NULL, NULL, &self->plan.wanted, err);
     return rc ? rc : native_load_read(self, err);

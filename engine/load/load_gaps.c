@@ -1,5 +1,5 @@
-/* Plan of a load: if the needed bytes are in many short runs, they are read either together with the gaps between them, or
- * run by run. Reading gaps saves requests but wastes bytes. load.gap limits each gap, load.waste their sum. */
+/* Plan of a load: if the needed bytes are in many short runs, they are read either together with the gaps between them,
+ * or run by run. Reading gaps saves requests but wastes bytes. load.gap limits each gap, load.waste their sum. */
 #include "core/alloc.h"
 #include "engine/load/load_stages.h"
 
@@ -11,7 +11,7 @@ struct candidate {
     uint32_t read;
 };
 
-/* The bytes that reading it with one request would waste; false if its runs are read separately in any case. */
+/* The bytes that one request for the whole read would waste; false if there is nothing to decide. */
 static bool look_at(const struct native_load *self, uint32_t read, struct candidate *candidate)
 {
     const struct mapping *mapping = &self->plan.mappings[read];

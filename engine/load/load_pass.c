@@ -105,8 +105,8 @@ static void add_payload(struct native_load *self, uint32_t number, struct ranges
     }
 }
 
-/* Whether to read the trailer: to check the payload's CRC if all of the payload is read, and to check the header's size if
- * it says that there is more than the payload. */
+/* Whether to read the trailer, which contains checksums: that of the payload, if all of it is read, or, if the item is
+ * a view of its storage, that of the header. */
 static bool wants_trailer(const struct native_load *self, const struct load_item *item, const struct ranges *ranges)
 {
     uint64_t end = item->payload.offset + item->payload.bytes, length = native_load_chunk(self, item)->length;
@@ -117,7 +117,7 @@ static bool wants_trailer(const struct native_load *self, const struct load_item
     return self->operation->engine->setup.config.checksum && tells && item->payload.bytes > 0 && length > end;
 }
 
-/* Whether the destinations are in file order, so that the store can read directly into them. */
+/* Adds the next bytes of a compressed item, as many as fit into the window. */
 static void add_packed(struct native_load *self, uint32_t number)
 {
     struct load_item *item = &self->plan.items[number];
@@ -190,8 +190,8 @@ static void find_parts(struct native_load *self)
     }
 }
 
-/* The reason why an item described by damaged or foreign metadata cannot be read, or NULL. `end` is the end of the previous
- * item in the file. */
+/* The reason why an item described by damaged or foreign metadata cannot be read, or NULL. `end` is the end of the
+ * previous item in the file. */
 static const char *refuse_item(const struct native_load *self, const struct load_item *item, uint64_t end)
 {
     const struct stored_chunk *chunk = native_load_chunk(self, item);

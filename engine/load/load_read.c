@@ -1,5 +1,5 @@
-/* Runs the three stages of a load, for the targets of this rank or of a stage of the exchange. It plans the items and reads
- * them in as many passes as their headers require; each pass is completed before the next is built. */
+/* Runs the three stages of a load, for the targets of this rank or of a stage of the exchange. It plans the items and
+ * reads them in as many passes as their headers require; each pass is completed before the next is built. */
 #include <assert.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* The stages of a load. A load fills targets, which are regions of tensors in memory, by reading items, which are stored
- * chunks. Each stage has its own struct and files:
+/* The stages of a load. A load fills targets, which are regions of tensors in memory, by reading items, which are
+ * stored chunks. Each stage has its own struct and files:
  *
  * plan      load_items.c, load_gaps.c                     which items are needed, and where they are stored
  * io        load_pass.c                                   the requests that read them, in one or more passes
@@ -109,7 +109,7 @@ struct native_load {
     struct load_completion complete;
     struct load_sharing sharing;
     bool told_extra; /* the status page reports what was not loaded */
-    bool told_gaps;  /* and the reason for many requests */
+    bool told_gaps;  /* the status page reports why there are many requests */
 };
 
 static inline const struct stored_chunk *native_load_chunk(const struct native_load *self, const struct load_item *item)
@@ -162,8 +162,8 @@ int native_load_choose_gaps(struct native_load *self, struct cb_err *err) CB_MUS
 
 /* --- io --- */
 
-/* load_pass.c: allocates what all passes need. Compressed items are read through a window, in order: a pass reads several
- * of them, or a part of one. */
+/* load_pass.c: allocates what all passes need. Compressed items are read through a window, in order: a pass reads
+ * several of them, or a part of one. */
 int native_load_reserve_io(struct native_load *self, struct cb_err *err) CB_MUST_CHECK;
 void native_load_release_io(struct native_load *self);
 /* Builds the schedule of the next pass from the open items. */
@@ -176,8 +176,8 @@ int native_load_run_pass(struct native_load *self, struct cb_err *err) CB_MUST_C
 /* Checks values and decompresses what was read; *again is true if another pass is needed. */
 int native_load_after_pass(struct native_load *self, bool *again, struct cb_err *err) CB_MUST_CHECK;
 
-/* load_unpack.c: decompresses what this pass has read of an item. Errors fail the item, except errors of the device, which
- * fail the load. */
+/* load_unpack.c: decompresses what this pass has read of an item. Errors fail the item, except errors of the device,
+ * which fail the load. */
 int native_load_unpack(struct native_load *self, struct load_item *item, struct cb_err *err) CB_MUST_CHECK;
 void native_load_forget_unpacking(struct load_item *item);
 
@@ -190,8 +190,8 @@ void native_load_settle(struct native_load *self, const struct load_item *item, 
 
 /* --- all of them --- */
 
-/* load_read.c: runs the three stages for the targets. Failed items are counted in `failures`; it fails only if it cannot
- * continue. */
+/* load_read.c: runs the three stages for the targets. Failed items are counted in `failures`; it fails only if it
+ * cannot continue. */
 int native_load_read(struct native_load *self, struct cb_err *err) CB_MUST_CHECK;
 void native_load_forget(struct native_load *self);
 

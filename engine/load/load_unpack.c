@@ -1,5 +1,6 @@
-/* Completion of a load: decompresses items that PyTorch compressed. The bytes in the window (load_pass.c) are decompressed
- * in order and in steps, and each step is placed immediately, so that no item is held in memory as a whole. */
+/* Completion of a load: decompresses items that PyTorch compressed. The bytes in the window (load_pass.c) are
+ * decompressed in order and in steps, and each step is placed immediately, so that no item is held in memory as a
+ * whole. */
 #include <string.h>
 
 #include "ckpt/stored/unpack.h"
@@ -15,7 +16,7 @@
 struct unpacking {
     struct unpack_stream stream;
     struct buf head; /* the first bytes, until they contain the payload's offset */
-    bool is_known;   /* they do */
+    bool is_known;   /* the payload's offset is known */
     uint64_t at;     /* decompressed bytes so far */
     uint64_t most;   /* limit of decompressed bytes */
     uint32_t crc;    /* of the payload */

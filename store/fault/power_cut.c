@@ -1,7 +1,7 @@
 /* Cuts the power of a folder (power_cut.h). PATH.powercut contains
  *
  *   lock, users     locked while something here changes, and by everyone who has the folder open
- *   state           counts changes; a word of memory that processes share
+ *   state           the number of changes so far, in memory that processes share
  *   folders/KEY/    what the folder with that key contained when it was last synced: hard links to files, and empty
  *                   folders; the key is a hash of its path
  *   data/INODE      what a file that a store created contained when it was last synced; a file without one is whole
@@ -396,7 +396,7 @@ static int note_tree(const struct power_cut *self, const char *folder)
     return rc;
 }
 
-/* Removes the records of a process that was killed. */
+/* For the first process to open the folder: removes what killed processes left, and records everything as durable. */
 static int begin(struct power_cut *self)
 {
     static const char *const parts[] = {"folders", "data", "result"};

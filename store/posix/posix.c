@@ -1,9 +1,9 @@
 /* Files in a folder: opens the store, chooses how files are accessed, and passes requests to the chosen engine.
  *
- * The choice goes down a ladder: O_DIRECT or buffered; registered buffers, plain io_uring, psync. The description records
- * each step down with its reason. Files in memory and ranks with one core use the same ladder: a kernel worker that
- * alternates with the rank costs no CPU (docs/performance.md). A file gets its final length when it is created, because
- * direct writes that extend a file run one at a time; no blocks are preallocated. */
+ * The choice goes down a ladder: O_DIRECT or buffered; registered buffers, plain io_uring, psync. The description
+ * records each step down with its reason. Files in memory and ranks with one core use the same ladder: a kernel worker
+ * that alternates with the rank costs no CPU (docs/performance.md). A file gets its final length when it is created,
+ * because direct writes that extend a file run one at a time; no blocks are preallocated. */
 #include "store/posix/posix.h"
 #include "store/kind.h"
 

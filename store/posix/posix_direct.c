@@ -27,8 +27,8 @@ static void impossible(struct posix_direct *direct, const char *reason)
     snprintf(direct->reason, sizeof(direct->reason), "%s", reason);
 }
 
-/* Blocks are at least as long as pages, so that the buffered tail never shares a page with a direct write: the page cache
- * would write back what it had read before. */
+/* Blocks are at least as long as pages, so that the buffered tail never shares a page with a direct write: the page
+ * cache would write back what it had read before. */
 static void possible(struct posix_direct *direct, uint32_t memory, uint32_t offset)
 {
     uint32_t page = (uint32_t)sysconf(_SC_PAGESIZE);

@@ -1,5 +1,5 @@
-/* A request as a sequence of steps, the same for every engine: continues after short transfers, retries, and handles the
- * unaligned tail of O_DIRECT. */
+/* A request as a sequence of steps, the same for every engine: continues after short transfers, retries, and handles
+ * the unaligned tail of O_DIRECT. */
 #include "core/alloc.h"
 #include "store/posix/posix.h"
 

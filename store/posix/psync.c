@@ -1,5 +1,5 @@
-/* The psync engine: threads take requests from a queue and run their steps with preadv, pwritev and fsync. Several threads
- * keep several requests in flight. */
+/* The psync engine: threads take requests from a queue and run their steps with preadv, pwritev and fsync. Several
+ * threads keep several requests in flight. */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>

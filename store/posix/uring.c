@@ -119,7 +119,7 @@ static void queue_step(struct uring *self, uint32_t slot)
     self->in_kernel_count++;
 }
 
-/* Submits everything queued. Permanent errors fail the requests, in poll. */
+/* Submits everything queued. After a permanent error the queued requests fail, and poll returns them. */
 static void flush(struct uring *self)
 {
     while (io_uring_sq_ready(&self->ring) > 0) {

@@ -1,9 +1,9 @@
 /* Objects in a bucket: gives every request a slot with a call of its own, and collects the replies.
  *
- * Writes are parts (store_part_bytes). An object no longer than a part is one PUT; longer objects are multipart uploads,
- * begun by their first part, completed and then checked by STORE_FINISH. Reads are ranged GETs of one version of the
- * object (If-Match). curl's callbacks read and write the caller's memory; there is no buffer of ours. An object is
- * durable when the server has acknowledged it. There are no folders, and nothing is synced. */
+ * Writes are parts (store_part_bytes). An object no longer than a part is one PUT; longer objects are multipart
+ * uploads, begun by their first part, completed and then checked by STORE_FINISH. Reads are ranged GETs of one version
+ * of the object (If-Match). curl's callbacks read and write the caller's memory; there is no buffer of ours. An object
+ * is durable when the server has acknowledged it. There are no folders, and nothing is synced. */
 #include <assert.h>
 #include <inttypes.h>
 #include <math.h>
@@ -44,7 +44,7 @@ struct s3_store {
     struct backend_completion *ready;
     uint32_t ready_count;
     bool cancelled;  /* nothing new may start */
-    enum s3_crc crc; /* as described */
+    enum s3_crc crc; /* as the description reports it */
     char description[768];
 };
 
@@ -199,7 +199,7 @@ static uint32_t number_of(const struct s3_store *self, const struct s3_slot *slo
     return (uint32_t)(slot - self->slots);
 }
 
-/* The slot's request ended without a call, or after its last call. */
+/* Completes the slot's request, which needs no further call. */
 static void complete(struct s3_store *self, struct s3_slot *slot, int code)
 {
     if (!code && slot->is_short)
@@ -254,7 +254,7 @@ static void begin_transfer(struct s3_store *self, struct s3_slot *slot)
     }
 }
 
-/* The upload that a part and the parts after it waited for has begun, or has failed. */
+/* An upload has begun, or failed to: starts or fails the part that requested it and the parts that wait for it. */
 static void end_begin(struct s3_store *self, struct s3_slot *slot)
 {
     struct s3_object *object = slot->object;
@@ -325,7 +325,7 @@ static int s3_submit(struct backend *backend, const struct backend_request *requ
     return 0;
 }
 
-/* Replies have shown how the server treats bodies. */
+/* Updates the description when replies have shown how the server treats bodies. */
 static void take_protection(struct s3_store *self)
 {
     enum s3_crc crc = self->client->session.crc;

@@ -340,7 +340,7 @@ static long connect_timeout_ms(const struct s3_call *self)
 }
 
 /* Calls are spread over the addresses. Each call keeps its address, where its connection is; a retry goes to the next
- * address, and after all of them to the one that curl chooses. */
+ * address, and once all have been tried, curl chooses. */
 static struct curl_slist *address_of(struct s3_call *self)
 {
     const struct s3_session *session = self->session;

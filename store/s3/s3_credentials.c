@@ -18,7 +18,7 @@
 #define PROCESS_TIMEOUT_NS (60 * NS_PER_S)
 #define CONTAINER_TIMEOUT_NS (5 * NS_PER_S)
 #define METADATA_TIMEOUT_NS (1 * NS_PER_S)
-/* Time before expiry at which new ones are requested; AWS's own tools use 10 to 15 minutes. */
+/* Time before expiry at which new credentials are requested; AWS's own tools use 10 to 15 minutes. */
 #define REFRESH_BEFORE_NS (10 * 60 * NS_PER_S)
 #define CONTAINER_ADDRESS "http://169.254.170.2"
 #define METADATA_ADDRESS "http://169.254.169.254"

@@ -22,7 +22,7 @@ struct s3_credentials {
 /* Blocking: may ask a server or start a program. `profile` is the s3.profile key, "" for none. */
 int s3_credentials_find(const char *profile, struct s3_credentials *credentials, struct cb_err *err) CB_MUST_CHECK;
 void s3_credentials_wipe(struct s3_credentials *credentials);
-/* Whether to look for new ones because they are about to expire. */
+/* Whether to look for new credentials because these are about to expire. */
 bool s3_credentials_are_old(const struct s3_credentials *credentials, uint64_t wall_ns);
 
 /* Parses the output of a credential_process or the reply of a container or machine. Messages never quote it. `what`

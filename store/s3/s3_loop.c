@@ -174,8 +174,7 @@ static void finish(struct s3_loop *self, struct s3_call *call)
 {
     assert(call->state == S3_CALL_DONE);
     s3_blocked_change(&self->session->blocked, -1, 0);
-    self->statistics.failed +=
-        call->code != 0 && call->answer.status != 404; /* that something is not there is an answer */
+    self->statistics.failed += call->code != 0 && call->answer.status != 404; /* a missing object is not a failure */
     append(&self->done, call);
 }
 
@@ -300,7 +299,7 @@ static void start_queued(struct s3_loop *self)
         begin_attempt(self, take_first(&self->queued));
 }
 
-/* Queues those whose backoff is over first: they have waited longest. */
+/* Moves calls whose backoff is over to the front of the queue, since they have waited longest. */
 static void start_waiting(struct s3_loop *self, uint64_t now_ns)
 {
     for (struct s3_call *call = self->waiting.first, *next; call; call = next) {

@@ -10,7 +10,7 @@
 
 #ifdef HAVE_CURL
 
-/* A list of calls by their `next`; `last` counts only where `first` is not NULL. */
+/* A list of calls, linked by `next`; `last` is valid only if `first` is not NULL. */
 struct region {
     struct s3_call *first, *last;
 };
@@ -20,7 +20,7 @@ struct worker {
     struct s3_loop *loop;
     pthread_t thread;
     bool started;
-    struct region inbox; /* under the pool's lock, as is: */
+    struct region inbox; /* protected by the pool's lock, like `cancel` */
     bool cancel;
 };
 

@@ -17,7 +17,7 @@
 #define MAX_HEADERS 10
 /* Servers accept a smaller clock difference. */
 #define SKEW_NS (60 * NS_PER_S)
-/* While old credentials stay the same, they are not looked up again at every request. */
+/* Minimum interval between lookups of credentials that are about to expire. */
 #define LOOK_AGAIN_NS (30 * NS_PER_S)
 
 /* --- settings --- */

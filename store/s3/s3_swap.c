@@ -48,7 +48,7 @@ static int match(struct s3_client *self, const char *name, const char *text, cha
     if (rc)
         return rc == CB_ERR_NOT_FOUND ? refuse(name, err) : rc;
     buf_init(&found, MOST_BYTES);
-    rc = s3_client_get(self, name, &found, err); /* its ETag has changed meanwhile, and a write with this one fails */
+    rc = s3_client_get(self, name, &found, err); /* if the object changes meanwhile, a write with the old ETag fails */
     bool is_it = found.len == length && strcmp(found.data, text) == 0;
     buf_release(&found);
     if (rc)
@@ -75,8 +75,8 @@ static int put_blindly(struct s3_client *self, const char *name, bool replaces, 
     return s3_client_put(self, name, text, strlen(text), err);
 }
 
-/* After a condition that failed, because of another's write, of our own write whose reply was lost, or since the server
- * compares our quotes, too, as Ceph's does. */
+/* Called when the server reports that the condition does not hold. Either another client has written, or the reply to
+ * our own write was lost, or the server, like Ceph's, compares ETags with their quotes. */
 static int put_again(struct s3_client *self, const char *name, const char *before, const char *after,
                      struct cb_err *err)
 {

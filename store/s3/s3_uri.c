@@ -170,7 +170,7 @@ int s3_endpoint_of_rank(const char *urls, uint32_t rank, char *one, size_t room,
         char url[2 * S3_HOST_BYTES];
         struct s3_endpoint unused;
         size_t len = strcspn(at, "+");
-        snprintf(url, sizeof url, "%.*s", (int)len, at); /* one that is cut off is refused: it is too long for a host */
+        snprintf(url, sizeof url, "%.*s", (int)len, at); /* a truncated URL is rejected: too long for a host */
         at += len + (at[len] == '+');
         if (found > 1)
             rc = *url ? s3_endpoint_make(url, "", "bucket", 1, &unused, err) : refuse_endpoint(url, err);
