@@ -73,8 +73,7 @@ bool region_intersect(const struct region *a, const struct region *b, struct reg
     return true;
 }
 
-/* The region of `count` rows of dimension `dim`, with one index in all dimensions before it and all of those after
- * it. */
+/* `count` rows of dimension `dim`: one index in each dimension before it, all indices in those after it. */
 static struct region slab(const struct region *whole, const uint64_t *stride, uint32_t dim, uint64_t begin,
                           uint64_t count)
 {

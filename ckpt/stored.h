@@ -52,7 +52,8 @@ int stored_check_file_name(const char *name, const char *file, struct cb_err *er
 /* Whether each element of the tensor is in exactly one chunk; else an error that names the tensor. */
 int stored_check_coverage(const struct stored_checkpoint *self, const struct stored_tensor *tensor,
                           struct cb_err *err) CB_MUST_CHECK;
-/* Calls `fn` for every two chunks of the tensor with common elements, with their number; stops at the first failure. */
+/* Calls `each` for every two chunks of the tensor with common elements, with the number of these; stops at the first
+ * failure. */
 typedef int (*stored_overlap_fn)(void *context, const struct stored_chunk *a, const struct stored_chunk *b,
                                  uint64_t elements, struct cb_err *err);
 int stored_each_overlap(const struct stored_checkpoint *self, const struct stored_tensor *tensor,

@@ -328,7 +328,7 @@ static int iterate(struct run *self, uint32_t iteration, struct cb_err *err)
 #define FAILED_IN_STORE 1
 #define FAILED_OTHERWISE (UINT64_C(1) << 32) /* more than all ranks together that failed in the store */
 
-#define NOTED_FAILURES 10 /* whose reasons a rank keeps: the rest would fill its status page */
+#define NOTED_FAILURES 10 /* limit of reasons that a rank keeps, since they fill its status page */
 
 /* Only failures in the store may be passed over: wrong bytes, a lack of memory and our own bugs would recur, or hide
  * what matters. A load fails with CB_ERR_CORRUPT whatever failed its items; the status page has the cause. */

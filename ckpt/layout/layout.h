@@ -101,8 +101,8 @@ struct stored_value {
     size_t blob_bytes;
 };
 struct stored_checkpoint;
-/* For conversions: all tensors of a stored checkpoint under their own names, over the mesh of the options, whose state
- * has no meaning. Takes ownership of literal and blob of each value; these become bytes items. */
+/* For conversions: all tensors of a stored checkpoint under their own names, over the mesh of the options;
+ * options->state is ignored. Takes ownership of literal and blob of each value; these become bytes items. */
 int layout_from_stored(const struct stored_checkpoint *checkpoint, const struct layout_options *options,
                        struct stored_value *values, size_t value_count, struct layout **layout,
                        struct cb_err *err) CB_MUST_CHECK;

@@ -15,7 +15,7 @@ struct holders {
 /* State held by the same ranks: units in a row, to be divided among them. */
 struct line {
     struct holders set;
-    uint32_t list_first, list_count; /* ranks in lists; if no set describes them: then `set` contains them all */
+    uint32_t list_first, list_count; /* into lists: the ranks, if they do not form a set; `set` then has all of them */
     uint32_t holder_count;
     uint64_t bytes;
 };

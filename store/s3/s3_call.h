@@ -119,8 +119,8 @@ int s3_call_prepare(struct s3_call *self, struct cb_err *err) CB_MUST_CHECK;
 enum s3_failure s3_call_judge(struct s3_call *self, int curl_code);
 /* Prepares an attempt with a signed body; only a part of an upload that was begun with a CRC-32C keeps it. */
 void s3_call_sign(struct s3_call *self);
-/* Prepares a retry after `failure`: keeps the received bytes of a range if they are known to be right, and drops the
- * others. Returns how many must be transferred again. */
+/* Prepares a retry after `failure`: keeps the received bytes of a range if they are known to be right, and drops all
+ * others. Returns the number of bytes that must be transferred again. */
 uint64_t s3_call_again(struct s3_call *self, enum s3_failure failure);
 /* Completes the call, with the message of its last failure. */
 void s3_call_give_up(struct s3_call *self, const char *why);

@@ -49,7 +49,7 @@ static int choose(const char *key_value, const char *const *variables, const cha
     return rc;
 }
 
-/* s3.attempts, else AWS_MAX_ATTEMPTS, which the SDKs also reject if it is no number from 1. */
+/* s3.attempts, else AWS_MAX_ATTEMPTS, which must be a number of at least 1, as for the SDKs. */
 static int choose_attempts(struct s3_session *self, struct cb_err *err)
 {
     const char *variable = getenv("AWS_MAX_ATTEMPTS");
