@@ -250,7 +250,7 @@ def test_ranks_that_all_die_before_anyone_saw_them_are_found_too(agent):
     alone = DEAF_MPIRUN.replace("while :; do sleep 1; done", "exec sleep 1000")  # no process but itself
     run = start_with_deaf_mpirun(agent(), "0:birth:kill 1:birth:kill 2:birth:kill", alone).finish(timeout=40)
     assert (run.code, run.manifest()["outcome"]) == (4, "infrastructure")
-    assert "rank 0 died while it started" in run.manifest()["message"]
+    assert "died while it started" in run.manifest()["message"]  # whichever: a scan may have seen one for a moment
     run.assert_nothing_left()
 
 
