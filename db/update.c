@@ -95,7 +95,7 @@ static bool is_open_job(const char *folder, char state[16])
     return is_open;
 }
 
-/* The newest sealed attempt, 0 if there is none; `*any` is whether any attempt exists. */
+/* The newest sealed attempt, 0 if no attempt is sealed; `*any` is whether any attempt exists. */
 static uint32_t newest_sealed(const char *folder, bool *any)
 {
     char path[PATH_MAX];

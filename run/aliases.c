@@ -51,7 +51,7 @@ static bool is_named(const struct setting *setting, const char *word)
     return alias && strcmp(alias->word, word) == 0;
 }
 
-/* The last setting of a word, which is the one that counts; NULL if there is none. */
+/* The last setting of a word overrides the earlier ones; NULL if the word is not set. */
 static struct setting *find_last(const struct setting_list *list, const char *word)
 {
     for (size_t i = list->count; i-- > 0;)

@@ -48,7 +48,7 @@ void throughput_query_release(struct throughput_query *self);
 /* The closest earlier run: of the same engine and store (the same folder or file system, without injected faults; the
  * same bucket and endpoint), and asynchronous if the experiment is. Among those it prefers, in this order: same
  * save.async, not much smaller, same experiment, same model and ranks per node, nearest in bytes per rank and in ranks,
- * newest. NULL if there is none. */
+ * newest. NULL if no earlier run qualifies. */
 const struct rate_run *throughput_history_choose(const struct throughput_history *self,
                                                  const struct throughput_query *query);
 

@@ -82,7 +82,7 @@ void rank_table_free(struct rank_table *self)
     free(self);
 }
 
-/* The median of the finite values; NAN if there are none. Overwrites `values`. */
+/* The median of the finite values; NAN if no value is finite. Overwrites `values`. */
 static double median_of(double *values, size_t count)
 {
     struct summary summary = {.median = NAN};

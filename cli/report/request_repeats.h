@@ -15,7 +15,7 @@ struct request_repeats {
 };
 
 void request_repeats_add(struct request_repeats *self, const struct run_info *info);
-/* Repeated requests as a share of all requests; 0 if there are none. */
+/* Repeated requests as a share of all requests; 0 for a run without requests. */
 double request_repeats_share(const struct request_repeats *self);
 /* "412 of 2,060 requests in 10 saves (20 %): 400 throttled, 12 server; 1.90 s of 2.50 s waiting to try again". */
 void request_repeats_describe(const struct request_repeats *self, struct buf *out);

@@ -48,7 +48,7 @@ static uint64_t count_requests(const struct plan *plan, uint64_t block)
     return count;
 }
 
-/* Not ru_maxrss, which a process inherits from the one that started it. */
+/* Peak memory of this process. getrusage() would include the peak of its parent, which survives exec. */
 static uint64_t most_resident_bytes(void)
 {
     char text[8192];

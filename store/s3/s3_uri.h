@@ -26,8 +26,8 @@ struct s3_endpoint {
     char base[S3_BUCKET_BYTES + 2]; /* prefix of paths: "/BUCKET" in path style, else "" */
 };
 
-/* Cuts from "URL+URL" the one that `rank` uses: ranks take them in turn. Checks all of them if there are several. `one`
- * may be the buffer of `urls`. */
+/* Copies the URL that `rank` uses from "URL+URL…" to `one`; ranks use the URLs in turn. If there are several URLs, all
+ * are checked. `one` may be the buffer of `urls`. */
 int s3_endpoint_of_rank(const char *urls, uint32_t rank, char *one, size_t room, uint32_t *count,
                         struct cb_err *err) CB_MUST_CHECK;
 

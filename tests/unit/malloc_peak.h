@@ -1,5 +1,5 @@
-/* The most memory that was allocated at once between two calls, by replacing malloc of the program that includes it. 0
- * under a sanitizer, which owns malloc. */
+/* The most memory that was allocated at once between two calls, by replacing malloc of the program that includes it.
+ * Under a sanitizer, which replaces malloc itself, the result is 0. */
 #ifndef TESTS_UNIT_MALLOC_PEAK_H
 #define TESTS_UNIT_MALLOC_PEAK_H
 

@@ -13,6 +13,7 @@
 #include "ckpt/plan.h"
 #include "ckpt/plan/plan_internal.h"
 #include "tests/unit/layout_words.h"
+#include "tests/unit/random_layouts.h"
 
 struct planned {
     struct words words;
@@ -140,48 +141,11 @@ static void check_files(const struct planned *self)
     assert_true(plan->rank_bytes_max >= plan->bound_bytes);
 }
 
-static char list_path[] = "/tmp/test_plan.XXXXXX.yaml";
-
 static int write_list(void **state)
 {
     (void)state;
-    const char *list = "- {name: a, shape: 7x3, layer: first, tp_dim: 0}\n"
-                       "- {name: b, shape: 5x4x3, layer: 0, tp_dim: 1, dtype: fp32}\n"
-                       "- {name: c, shape: scalar, layer: 0}\n"
-                       "- {name: d, shape: 11, layer: 1}\n"
-                       "- {name: i, shape: 3, layer: 1, dtype: i64}\n"
-                       "- {name: e0, shape: 6x2, layer: 1, expert: 0, tp_dim: 0}\n"
-                       "- {name: n0, shape: 5, layer: 1, expert: 0}\n"
-                       "- {name: e1, shape: 6x2, layer: 1, expert: 1, tp_dim: 0}\n"
-                       "- {name: h, shape: 8x3, layer: 1, tp_dim: 0, tp_unit: 4}\n"
-                       "- {name: y, shape: 1x9x4, layer: last}\n"
-                       "- {name: z, shape: 2x3x2x3, layer: last, tp_dim: 3}\n";
-    int fd = mkstemps(list_path, 5);
-    bool written = fd >= 0 && write(fd, list, strlen(list)) == (ssize_t)strlen(list);
-    return close(fd) || !written;
+    return write_list_with("- {name: c, shape: scalar, layer: 0}\n");
 }
-
-static int remove_list(void **state)
-{
-    (void)state;
-    return unlink(list_path);
-}
-
-static uint64_t next_random(uint64_t *state)
-{
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    return *state;
-}
-
-static const char *pick(uint64_t *state, const char *const *choices, size_t count)
-{
-    return choices[next_random(state) % count];
-}
-
-#define PICK(state, ...)                                                                                               \
-    pick(state, (const char *const[]){__VA_ARGS__}, sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))
 
 /* Random meshes, placements, dedups and file modes over a model of awkward shapes. */
 static void every_element_is_written_once_by_a_rank_that_holds_it(void **state)
