@@ -159,6 +159,8 @@ int store_location_check(const struct experiment *experiment, struct cb_err *err
         return cb_context(err, "store=%s", store);
     if (!uri.kind->is_path && *experiment_text(experiment, OPT_STORE_PREPARE))
         return cb_fail(err, CB_ERR_USAGE, "store.prepare requires a store in a file system, not %s", store);
+    if (only_loads(experiment) && *experiment_text(experiment, OPT_STORE_PREPARE))
+        return cb_fail(err, CB_ERR_USAGE, "store.prepare is for a new folder, and ops=load makes no folder");
     if (uri.kind->is_objects)
         return check_s3_keys(experiment, err);
     if (uri.kind->is_path)

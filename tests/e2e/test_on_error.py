@@ -102,6 +102,7 @@ def test_without_it_the_first_failure_ends_the_run(place):
 @pytest.mark.parametrize("words, reason", [
     (["save.async=true"], "does not go with save.async"),
     (["keep.last=2"], "does not go with keep.last"),
+    (["engine=command", "command=true", "ops=save"], "is for engine=native"),
     (["workload=train"], "a training goes on by itself"),
     (["workload=suite"], "is for workload=checkpoint"),
 ])

@@ -249,3 +249,13 @@ def test_store_prepare_that_fails_ends_the_run_with_its_last_line(home):
 def test_store_prepare_requires_a_file_system(home):
     refused = home.call("run", "model=gpt2-tiny", "store=null:", "ops=save", "store.prepare=true", code=2)
     assert "store.prepare requires a store in a file system" in refused.stderr
+
+
+def test_store_prepare_is_refused_where_no_folder_is_made(home):
+    refused = home.call("run", "model=gpt2-tiny", f"store={home.store}", "ops=load", "suffix=x", "store.prepare=true", code=2)
+    assert "ops=load makes no folder" in refused.stderr
+
+
+def test_a_path_in_quotes_of_its_own_is_refused(home):
+    run = home.run("ops=save", "store.prepare=ls '{path}'", code=3)
+    assert "write {path} without quotes" in run["message"]
