@@ -134,6 +134,13 @@ $(FAKE_PLUGIN): $(patsubst %.c,$(BUILD)/plugin/%.o,$(FAKE_PLUGIN_C))
 	@mkdir -p $(@D)
 	$(CC) -shared $(LDFLAGS) $(if $(SANITIZE),,-Wl,--no-undefined) -o $@ $^ -Wl,--as-needed $(LIBS_core) -lm -ldl
 
+# The CUDA plugin's own source on this machine's processor, and what proves it on a GPU.
+CUDA_ON_CPU := $(foreach kind,$(if $(findstring address,$(SANITIZE)),asan,$(if $(SANITIZE)$(filter mpich,$(MPI)),,checked plain)),$(BUILD)/tests/cuda_on_cpu/$(kind)/ckptbench-cuda.so)
+$(CUDA_ON_CPU): $(wildcard tests/cuda_on_cpu/* cuda/* engine/device*.h) $(filter-out cuda/%,$(PLUGIN_C))
+	@mkdir -p $(@D)
+	@CC="$(CC)" tests/cuda_on_cpu/build.sh . $(@D) $(notdir $(patsubst %/,%,$(@D)))
+GPU_TESTS := $(BUILD)/tests/test_gpu $(BUILD)/tests/test_gpu_train
+
 $(BUILD)/ckptbench.1: $(BUILD)/ckptbench
 	$(BUILD)/ckptbench man > $@
 $(BUILD)/ckptbench.bash: $(BUILD)/ckptbench
@@ -225,7 +232,7 @@ checked: ## build what test-long runs: the programs and tests with sanitizers, t
 	@$(MAKE) --no-print-directory -s -j2 fuzz
 
 .PHONY: tests
-tests: $(UNIT) $(TOOLS) $(FAKE_PLUGIN)
+tests: $(UNIT) $(TOOLS) $(FAKE_PLUGIN) $(CUDA_ON_CPU) $(if $(CUDA_ON_CPU),$(GPU_TESTS))
 
 unit: $(UNIT) ## build and run the unit tests alone
 	@$(PYTHON) tests/run.py --build $(BUILD) --unit

@@ -232,15 +232,18 @@ static void one_rank_talks_to_itself(void **unused)
     device_close(device);
 }
 
+/* CKPTBENCH_SMALL_GPU_TESTS is for devices that are slow: the stand-ins of tests/cuda_on_cpu. */
 static void what_the_suite_asks_is_measured_and_right(void **unused)
 {
     (void)unused;
+    bool small = getenv("CKPTBENCH_SMALL_GPU_TESTS");
+    uint64_t rows = small ? 64 : 1024, bytes = small ? 1 << 16 : BYTES;
     struct device *device = open_device(0);
     for (int what = 0; what < DEVICE_MEASURE_COUNT; what++) {
         bool gemm = what >= DEVICE_MEASURE_GEMM_FP32 && what <= DEVICE_MEASURE_GEMM_FP8;
         double value = 0;
         struct cb_err err = {0};
-        int rc = plugin.ops->measure(device, (enum device_measure)what, gemm ? 1024 : BYTES, &value, &err);
+        int rc = plugin.ops->measure(device, (enum device_measure)what, gemm ? rows : bytes, &value, &err);
         if (rc && (what != DEVICE_MEASURE_GEMM_FP8 || rc != CB_ERR_UNSUPPORTED))
             fail_msg("measure %d: %s", what, err.message);
         assert_true(rc || value > 0);

@@ -173,7 +173,7 @@ static inline void fake_run_product(struct fake_math *self, const void *argument
         weight = fake_floats(self, weight, (weight_rows - 1) * p->weight_stride + weight_width);
         out = fake_floats(self, out, out_count);
         const float *base = fake_floats(self, p->base, out_count), *bias = fake_floats(self, p->bias, p->columns);
-        for (uint64_t r = 0; r < p->rows && base != out && (base || bias); r++) {
+        for (uint64_t r = 0; r < p->rows && (bias || (base && base != out)); r++) {
             float *row = out + r * p->out_stride;
             if (!base)
                 memcpy(row, bias, p->columns * sizeof *row);
