@@ -283,9 +283,6 @@ static int validate_files(const struct experiment *self, struct cb_err *err)
     if (experiment_is(self, OPT_OPS, "load") && *experiment_text(self, OPT_SUFFIX) == '\0')
         return cb_fail(err, CB_ERR_USAGE,
                        "ops=load needs suffix=NAME, the checkpoint to load; a run with ops=save prints its own");
-    if (experiment_u64(self, OPT_IO_FANOUT) > 0 && !experiment_is(self, OPT_FORMAT, "raw"))
-        return cb_fail(err, CB_ERR_USAGE, "io.fanout=%s needs format=raw: %s keeps its files in one folder",
-                       experiment_text(self, OPT_IO_FANOUT), experiment_text(self, OPT_FORMAT));
     if (bytes % 4096 == 0)
         return 0;
     for (size_t i = 3; i-- > 0;) /* 4MB was probably meant as 4MiB */

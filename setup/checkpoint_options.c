@@ -143,9 +143,6 @@ int plan_options_read(const struct experiment *experiment, uint32_t payload_alig
     read.dedup = experiment_is(experiment, OPT_SAVE_DEDUP, "none")          ? DEDUP_NONE
                  : experiment_is(experiment, OPT_SAVE_DEDUP, "lowest_rank") ? DEDUP_LOWEST_RANK
                                                                             : DEDUP_BALANCED;
-    if (read.fanout && !format_ops_of(read.format)->has_fanout)
-        return cb_fail(err, CB_ERR_USAGE, "io.fanout=%u needs format=raw: %s keeps its files in one folder",
-                       read.fanout, format_name(read.format));
     code = check_safetensors(&read, err);
     if (!code)
         code = read_prefix(experiment, &read, err);

@@ -362,10 +362,16 @@ static int wait_for_saves(struct trainer *trainer, struct cb_err *err)
     return 0;
 }
 
-/* With keep=false removes all checkpoints of this run. */
+/* Runs store.record; with keep=false removes all checkpoints of this run. */
 static int leave(struct trainer *trainer, struct cb_err *err)
 {
     struct train_checkpoint *self = trainer->checkpoint;
+    int rc = 0;
+    if (trainer->rank == 0)
+        rc = folder_record(&self->folder, self->experiment, trainer->place.run_folder, trainer->place.attempt, err);
+    rc = trainer_join(trainer, rc, err);
+    if (rc)
+        return rc;
     while (experiment_is(self->experiment, OPT_KEEP, "false") && self->kept_count > 0)
         train_checkpoint_clear(trainer, self->kept[--self->kept_count]);
     return trainer_join(trainer, trainer->rank == 0 ? folder_leave(&self->folder, err) : 0, err);

@@ -498,6 +498,14 @@ static int verify_saved(struct run *self, struct cb_err *err)
     return rc ? rc : verify_step(self, self->checkpoint_iteration, err);
 }
 
+static int record_files(struct run *self, struct cb_err *err)
+{
+    int rc = 0;
+    if (comm_rank(self->comm) == 0)
+        rc = folder_record(&self->folder, self->experiment, self->folder_path, self->attempt, err);
+    return run_join(self, rc, err);
+}
+
 static int clean_up(struct run *self, struct cb_err *err)
 {
     int rc = 0;
@@ -534,6 +542,8 @@ int run_execute(struct run *self, struct cb_err *err)
         rc = wait_for_saves(self, err);
     if (!rc)
         rc = verify_saved(self, err);
+    if (!rc)
+        rc = record_files(self, err);
     if (!rc)
         rc = clean_up(self, err);
     if (!rc)

@@ -426,13 +426,27 @@ static int check_source(struct conversion *self)
     return code ? cb_context(self->err, "%s is damaged, so nothing was made of it", self->job->source) : 0;
 }
 
+/* Makes the names of all files durable: those in the folders of io.fanout, too. */
+static int sync_names(struct conversion *self)
+{
+    const struct plan *plan = self->job->plan;
+    int code = store_sync_folder(self->target, "", self->err);
+    for (uint32_t i = 0; i < plan->options.fanout && i < plan->file_count && !code; i++) {
+        char folder[PLAN_NAME_BYTES];
+        plan_file_name(plan, i, folder);
+        *strrchr(folder, '/') = '\0';
+        code = store_sync_folder(self->target, folder, self->err);
+    }
+    return code;
+}
+
 static int commit(struct conversion *self)
 {
     const struct convert_job *job = self->job;
     struct buf metadata;
     struct metadata_sink sink = metadata_sink_to(&metadata);
     buf_init(&metadata, MAX_METADATA_BYTES);
-    int code = store_sync_folder(self->target, "", self->err);
+    int code = sync_names(self);
     if (!code)
         code = check_source(self);
     if (!code)

@@ -78,6 +78,14 @@ bool format_is_data_file(const char *path)
     return found;
 }
 
+bool format_is_fanned_out(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *folder = slash;
+    while (folder && folder > path && folder[-1] != '/')
+        folder--;
+    return folder && skip(folder, "d#/") == slash + 1;
+}
+
 bool format_is_marker(const char *path)
 {
     const char *last = last_part(path);

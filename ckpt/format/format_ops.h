@@ -17,8 +17,7 @@ struct format_ops {
     bool has_checksums;    /* items contain the payload's checksum */
     bool has_file_headers; /* safetensors: a header lists a file's tensors, without holes, each name once */
     bool has_parts;        /* with file headers: a file can contain part of a tensor */
-    bool has_folders;      /* data files may lie in folders of their own (s3.prefix_strategy) */
-    bool has_fanout;       /* and may be spread over them (io.fanout) */
+    bool has_folders;      /* data files may lie in a folder of their rank (s3.prefix_strategy) */
     bool keeps_objects;    /* values may be torch.saves of any kind; else only Python literals */
 
     int (*item_frame)(const struct state_tensor *tensor, const struct region *region, uint64_t item_offset,

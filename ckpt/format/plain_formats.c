@@ -105,7 +105,6 @@ const struct format_ops raw_format = {
     .marker = STORED_MARKER,
     .suffix = "raw",
     .has_folders = true,
-    .has_fanout = true,
     .item_frame = raw_item_frame,
     .item_header = raw_item_header,
     .bytes_payload = raw_bytes_payload,

@@ -142,8 +142,9 @@ void plan_file_name(const struct plan *plan, uint32_t file, char name[PLAN_NAME_
     if (plan->suffix)
         snprintf(name, PLAN_NAME_BYTES, "%s__%u_%u.%s", folder, rank, number, plan->suffix);
     else if (plan->has_parts) /* as other readers expect: the name contains the number of files */
-        snprintf(name, PLAN_NAME_BYTES, "shard-%05u-model-%05u-of-%05u" SAFETENSORS_SUFFIX, rank + 1, number + 1,
-                 plan->most_files);
+        snprintf(name, PLAN_NAME_BYTES, "%sshard-%05u-model-%05u-of-%05u" SAFETENSORS_SUFFIX, folder, rank + 1,
+                 number + 1, plan->most_files);
     else
-        snprintf(name, PLAN_NAME_BYTES, "model-%05u-of-%05u" SAFETENSORS_SUFFIX, file + 1, (uint32_t)plan->file_count);
+        snprintf(name, PLAN_NAME_BYTES, "%smodel-%05u-of-%05u" SAFETENSORS_SUFFIX, folder, file + 1,
+                 (uint32_t)plan->file_count);
 }

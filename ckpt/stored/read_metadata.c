@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "ckpt/format/catalogue.h"
+#include "ckpt/format/format.h"
 #include "ckpt/format/safetensors.h"
 #include "ckpt/stored.h"
 #include "core/alloc.h"
@@ -102,7 +103,8 @@ static int look_at(void *context, const char *path, uint64_t bytes, struct cb_er
     struct collector *self = context;
     size_t len = strlen(self->folder);
     const char *name = len > 0 && strncmp(path, self->folder, len) == 0 && path[len] == '/' ? path + len + 1 : path;
-    if (strchr(name, '/'))
+    const char *slash = strchr(name, '/');
+    if (slash && (!format_is_fanned_out(name) || strchr(slash + 1, '/')))
         return 0;
     if (rank_of(name) != NO_RANK || has_suffix(name, SAFETENSORS_SUFFIX))
         return add_file(self, name, bytes);
@@ -495,7 +497,7 @@ static int open_unmarked(struct store *store, const char *folder, struct stored_
                          struct cb_err *err)
 {
     struct collector self = {.store = store, .folder = folder, .err = err};
-    int code = store_list_near(store, folder, 0, look_at, &self, err);
+    int code = store_list_near(store, folder, 1, look_at, &self, err);
     if (!code && self.file_count == 0 && !self.index)
         code = cb_fail(err, CB_ERR_NOT_FOUND, "there is no complete checkpoint at %s: it has no %s and no safetensors",
                        *folder ? folder : "this place", STORED_MARKER);

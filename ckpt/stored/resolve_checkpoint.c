@@ -56,7 +56,7 @@ static int collect(void *context, const char *name, uint64_t length, struct cb_e
     self->plain |= is_safetensors(name) && folder_len(name) == len && strncmp(name, self->folder, len) == 0;
     /* One file of a folder suffices. Most stores list them together; keep_one_a_folder() drops the others. */
     bool known = self->count > 0 && have_one_folder(self->names[self->count - 1], name);
-    if (!format_is_marker(name) && (!self->below || !is_safetensors(name) || known))
+    if (!format_is_marker(name) && (!self->below || !is_safetensors(name) || known || format_is_fanned_out(name)))
         return 0;
     int rc = alloc_grow(&self->names, self->count, sizeof *self->names, err);
     if (rc)

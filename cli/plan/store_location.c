@@ -159,6 +159,11 @@ int store_location_check(const struct experiment *experiment, struct cb_err *err
         return cb_context(err, "store=%s", store);
     if (!uri.kind->is_path && *experiment_text(experiment, OPT_STORE_PREPARE))
         return cb_fail(err, CB_ERR_USAGE, "store.prepare requires a store in a file system, not %s", store);
+    if (!uri.kind->is_path && *experiment_text(experiment, OPT_STORE_RECORD))
+        return cb_fail(err, CB_ERR_USAGE, "store.record requires a store in a file system, not %s", store);
+    if (*experiment_text(experiment, OPT_STORE_RECORD) && !workload_kind_of(experiment)->uses_engine &&
+        !workload_kind_of(experiment)->trains)
+        return cb_fail(err, CB_ERR_USAGE, "store.record is for a checkpoint's files, and this workload saves none");
     if (only_loads(experiment) && *experiment_text(experiment, OPT_STORE_PREPARE))
         return cb_fail(err, CB_ERR_USAGE, "store.prepare is for a new folder, and ops=load makes no folder");
     if (uri.kind->is_objects)

@@ -155,7 +155,9 @@ int folder_prepare(struct folder *self, const struct experiment *experiment, con
         return rc;
     }
     rc = lease_take(store, path, suffix, experiment, owner, &self->lease, err);
-    return rc || !uri.kind->is_path ? rc : folder_run_command(experiment, path, suffix, owner, err);
+    return rc || !uri.kind->is_path
+               ? rc
+               : folder_run_command(experiment, OPT_STORE_PREPARE, STORE_PREPARE_FILE, path, suffix, owner, err);
 }
 
 int folder_open(struct folder *self, const struct experiment *experiment, const char *run, struct cb_err *err)
@@ -240,6 +242,13 @@ int folder_find_checkpoint(const struct folder *self, char name[FOLDER_NAME_BYTE
     return cb_fail(err, CB_ERR_NOT_FOUND,
                    "%s in store %s is no complete checkpoint: it has %" PRIu64 " files, but no " STORED_MARKER,
                    self->suffix, self->path, files);
+}
+
+int folder_record(const struct folder *self, const struct experiment *experiment, const char *run_folder,
+                  uint32_t attempt, struct cb_err *err)
+{
+    const struct lease_owner owner = {.run_folder = run_folder, .attempt = attempt};
+    return folder_run_command(experiment, OPT_STORE_RECORD, STORE_RECORD_FILE, self->path, self->suffix, &owner, err);
 }
 
 int folder_check_owner(void *self, struct cb_err *err)

@@ -67,6 +67,10 @@ int folder_clear(const struct folder *self, struct cb_err *err) CB_MUST_CHECK;
  * folder= setting. */
 int folder_clear_others(const struct folder *self, const char *checkpoint, struct cb_err *err) CB_MUST_CHECK;
 
+/* Runs store.record, if it is set, while the last checkpoint is in the folder. For rank 0. */
+int folder_record(const struct folder *self, const struct experiment *experiment, const char *run_folder,
+                  uint32_t attempt, struct cb_err *err) CB_MUST_CHECK;
+
 /* A folder for raw files, used only by this run; folder_remove removes it. */
 void folder_scratch_name(const struct folder *self, char name[FOLDER_NAME_BYTES]);
 

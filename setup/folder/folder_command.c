@@ -1,4 +1,4 @@
-/* Runs store.prepare and records its output. */
+/* Runs store.prepare or store.record, and records its output. */
 #include "setup/folder/folder_command.h"
 
 #include <limits.h>
@@ -16,26 +16,27 @@
 #define VARIABLE "CKPTBENCH_STORE_FOLDER"
 
 /* {path} becomes a variable of the shell, since a path may contain any character. */
-static int compose(const char *template, struct buf *command, struct cb_err *err)
+static int compose(const char *key, const char *template, struct buf *command, struct cb_err *err)
 {
     static const char place[] = "{path}";
     for (const char *found = strstr(template, place); found; found = strstr(template, place)) {
         if (found > template && (found[-1] == '"' || found[-1] == '\''))
-            return cb_fail(err, CB_ERR_USAGE, "store.prepare: write {path} without quotes: it is one word already");
+            return cb_fail(err, CB_ERR_USAGE, "%s: write {path} without quotes: it is one word already", key);
         buf_append(command, template, (size_t)(found - template));
         buf_append_text(command, "\"$" VARIABLE "\"");
         template = found + sizeof place - 1;
     }
     buf_append_text(command, template);
-    return buf_check(command, "store.prepare", err);
+    return buf_check(command, key, err);
 }
 
-static int record(const char *template, const struct buf *output, const struct lease_owner *owner, struct cb_err *err)
+static int record(const char *name, const char *template, const struct buf *output, const struct lease_owner *owner,
+                  struct cb_err *err)
 {
     char file[PATH_MAX];
     struct buf text;
-    int rc = path_format(file, sizeof file, err, "%s/attempts/%u/" STORE_PREPARE_FILE, owner->run_folder,
-                         (unsigned)owner->attempt);
+    int rc =
+        path_format(file, sizeof file, err, "%s/attempts/%u/%s", owner->run_folder, (unsigned)owner->attempt, name);
     if (rc)
         return rc;
     buf_init(&text, OUTPUT_MAX_BYTES + COMMAND_MAX_BYTES);
@@ -46,10 +47,10 @@ static int record(const char *template, const struct buf *output, const struct l
     return rc;
 }
 
-int folder_run_command(const struct experiment *experiment, const char *path, const char *suffix,
-                       const struct lease_owner *owner, struct cb_err *err)
+int folder_run_command(const struct experiment *experiment, enum option_id key, const char *file, const char *path,
+                       const char *suffix, const struct lease_owner *owner, struct cb_err *err)
 {
-    const char *template = experiment_text(experiment, OPT_STORE_PREPARE);
+    const char *template = experiment_text(experiment, key), *name = option_row(key)->name;
     char variable[2 * PATH_MAX];
     struct buf command, output;
     if (!*template)
@@ -59,7 +60,7 @@ int folder_run_command(const struct experiment *experiment, const char *path, co
         return rc;
     buf_init(&command, COMMAND_MAX_BYTES);
     buf_init(&output, OUTPUT_MAX_BYTES);
-    rc = compose(template, &command, err);
+    rc = compose(name, template, &command, err);
     if (!rc) {
         const struct child_options options = {.argv = (const char *const[]){"sh", "-c", command.data, NULL},
                                               .environment = (const char *const[]){variable, NULL},
@@ -68,10 +69,10 @@ int folder_run_command(const struct experiment *experiment, const char *path, co
                                               .stderr_fd = -1};
         rc = child_capture(&options, TIMEOUT_NS, &output, err);
         if (rc)
-            rc = err ? cb_context(err, "store.prepare for %s/%s", path, suffix) : rc;
+            rc = err ? cb_context(err, "%s for %s/%s", name, path, suffix) : rc;
     }
     if (!rc)
-        rc = record(template, &output, owner, err);
+        rc = record(file, template, &output, owner, err);
     buf_release(&command);
     buf_release(&output);
     return rc;

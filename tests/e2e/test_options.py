@@ -85,8 +85,16 @@ def test_io_files_and_fanout_decide_where_bytes_lie(home):
     assert len(kept_files(home, "io.files=shared")) == 1
     items = home.json("plan", "model=gpt2-tiny", "ranks=2")["items"]
     assert len(kept_files(home, "io.files=item")) == items
-    spread = kept_files(home, "io.files=item", "format=raw", "io.fanout=3")
-    assert len({name.split("/")[0] for name in spread if "/" in name}) == 3
+
+
+@pytest.mark.parametrize("format", ["dcp", "raw", "safetensors", "dcp+safetensors"])
+def test_fanout_spreads_the_files_of_every_format(home, format):
+    home.run("ops=save+load", "verify=full", "keep=true", "io.files=4", f"format={format}", "io.fanout=3", "suffix=spread")
+    files = [path for path in (home.store / "spread/iteration-0").glob("*/*") if path.is_file()]
+    assert {path.parent.name for path in files} == {"d00000", "d00001", "d00002"} and len(files) == 8
+    home.call("verify", home.store)  # finds it below
+    assert home.json("inspect", home.store / "spread")["files"] == 8
+    home.run("ops=load", "suffix=spread", "verify=full")
 
 
 def test_payload_and_seed_decide_the_bytes(home):
@@ -230,8 +238,8 @@ label:
     assert len(home.json("list", "label.kind=nightly", "io.depth=4")) == 4
 
 
-def prepared(home, run, attempt=1):
-    return (home.folder / "home/runs" / run["run"] / f"attempts/{attempt}/store-prepare.txt").read_text()
+def prepared(home, run, attempt=1, file="store-prepare.txt"):
+    return (home.folder / "home/runs" / run["run"] / f"attempts/{attempt}/{file}").read_text()
 
 
 def test_store_prepare_runs_once_in_the_new_folder_before_anything_is_written(home):
@@ -254,6 +262,30 @@ def test_store_prepare_requires_a_file_system(home):
 def test_store_prepare_is_refused_where_no_folder_is_made(home):
     refused = home.call("run", "model=gpt2-tiny", f"store={home.store}", "ops=load", "suffix=x", "store.prepare=true", code=2)
     assert "ops=load makes no folder" in refused.stderr
+
+
+def test_store_record_keeps_what_a_command_says_of_the_last_checkpoint(home):
+    run = home.run("ops=save", "keep=false", "io.fanout=2", "store.record=cd {path}/iteration-* && find . -type f | sort")
+    assert prepared(home, run, file="store-record.txt").splitlines()[1:] == ["./.metadata", "./d00000/__0_0.distcp", "./d00001/__1_0.distcp"]
+    assert not list(home.store.glob("*/iteration-*"))  # removed afterwards
+
+
+def test_store_record_also_looks_at_what_a_training_saved(home):
+    run = home.json("run", "workload=train", "model=gpt2-tiny", "layers=1", "ranks=2", "store=./store", "train.steps=2",
+                    "train.checkpoint_every=2", "train.batch_size=1", "train.seq_length=16", "keep=false",
+                    "store.record=cd {path} && ls */.metadata")
+    assert prepared(home, run, file="store-record.txt").count("/.metadata\n") >= 1
+
+
+def test_store_record_that_fails_ends_the_run(home):
+    run = home.run("ops=save", "store.record=echo no getstripe here >&2; exit 3", code=3)
+    assert "store.record for" in run["message"] and "no getstripe here" in run["message"], run["message"]
+
+
+def test_store_record_is_refused_without_files(home):
+    for words, wanted in ((("store=null:", "ops=save"), "store.record requires a store in a file system"),
+                          ((f"store={home.store}", "workload=suite"), "this workload saves none")):
+        assert wanted in home.call("run", *words, "store.record=true", code=2).stderr
 
 
 def test_a_path_in_quotes_of_its_own_is_refused(home):

@@ -91,8 +91,10 @@ def test_nested_state_survives_as_dcp(layout, tmp_path):
 def test_all_formats_in_turn_end_where_they_began(tmp_path):
     state = {key: part for key, part in write_dcp.nested().items()}
     dcp.save(state, checkpoint_id=tmp_path / "0", no_dist=True)
-    ways = ["format=dcp+safetensors ranks=2 tp=2", "format=raw ranks=3 zero=3 io.fanout=2", "format=safetensors dp=2",
-            "format=dcp ranks=2 io.files=item", "format=dcp+safetensors ranks=3 sharding=full", "format=dcp ranks=2 io.files=shared"]
+    ways = ["format=dcp+safetensors ranks=2 tp=2 io.fanout=2", "format=raw ranks=3 zero=3 io.fanout=2",
+            "format=safetensors dp=2 io.files=3 io.fanout=4", "format=dcp ranks=2 io.files=item",
+            "format=dcp+safetensors ranks=3 sharding=full", "format=dcp ranks=2 io.files=shared",
+            "format=dcp ranks=3 sharding=full io.fanout=2"]
     for number, words in enumerate(ways):
         convert(tmp_path / str(number), tmp_path / str(number + 1), *words.split())
         result = call(BUILD / "ckptbench", "verify", "--json", tmp_path / str(number + 1))

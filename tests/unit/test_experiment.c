@@ -212,7 +212,6 @@ static void keys_that_contradict_each_other_are_refused(void **unused)
     INVALID("ops=load needs suffix=", "ops", "load");
     INVALID("give the axes in one way", "mesh", "dp=2+tp=2", "tp", "2");
     INVALID("both shard over dp", "zero", "1", "sharding", "full");
-    INVALID("io.fanout=4 needs format=raw", "io.fanout", "4");
     INVALID("launcher=none runs a single rank", "launcher", "none", "ranks", "2");
     INVALID("workload=raw is done by engine=native", "workload", "raw", "engine", "torch-dcp");
     INVALID("multiple of 4KiB", "io.block", "5000");

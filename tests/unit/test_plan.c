@@ -449,7 +449,6 @@ static void bad_options_say_what_they_can_be(void **state)
     } cases[] = {
         {"model=gpt2-tiny io.files=all", "io.files=all is not rank, item, shared or a number"},
         {"model=gpt2-tiny io.files=0", "io.files=0 is not"},
-        {"model=gpt2-tiny io.fanout=4", "io.fanout=4 needs format=raw"},
         {"model=gpt2-tiny store=s3://bench s3.prefix_strategy=round_robin", "needs names for its folders"},
         {"model=gpt2-tiny store=s3://bench s3.prefix_strategy=round_robin s3.prefixes=a+../b",
          "needs names for its folders"},
