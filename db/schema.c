@@ -112,26 +112,22 @@ struct migration {
 static const struct migration migrations[SCHEMA_VERSION] = {
     {version_1, fill_powers}, {version_2, NULL}, {version_3, NULL}, {version_4, NULL}};
 
-static int read_pragma(struct history *self, const char *sql, int64_t *value, struct cb_err *err)
+/* One statement, and so one transaction: another process may be creating the history. */
+static int check_owner(struct history *self, int64_t *version, struct cb_err *err)
 {
+    static const char sql[] = "SELECT user_version, application_id, (SELECT count(*) FROM sqlite_schema) FROM "
+                              "pragma_user_version, pragma_application_id";
+    int64_t owner = 0, tables = 0;
     sqlite3_stmt *statement;
     if (sqlite3_prepare_v2(self->db, sql, -1, &statement, NULL) != SQLITE_OK)
         return db_fail(self, "opening", err);
     int rc = sqlite3_step(statement) == SQLITE_ROW ? 0 : db_fail(self, "opening", err);
-    if (rc == 0)
-        *value = sqlite3_column_int64(statement, 0);
+    if (rc == 0) {
+        *version = sqlite3_column_int64(statement, 0);
+        owner = sqlite3_column_int64(statement, 1);
+        tables = sqlite3_column_int64(statement, 2);
+    }
     sqlite3_finalize(statement);
-    return rc;
-}
-
-static int check_owner(struct history *self, int64_t *version, struct cb_err *err)
-{
-    int64_t owner = 0, tables = 0;
-    int rc = read_pragma(self, "PRAGMA user_version", version, err);
-    if (rc == 0)
-        rc = read_pragma(self, "PRAGMA application_id", &owner, err);
-    if (rc == 0)
-        rc = read_pragma(self, "SELECT count(*) FROM sqlite_schema", &tables, err);
     if (rc)
         return rc;
     if (owner != SCHEMA_APPLICATION_ID && (owner != 0 || tables != 0 || *version != 0))

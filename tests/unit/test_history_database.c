@@ -76,6 +76,58 @@ static void a_database_of_another_program_is_refused(void **state)
     assert_int_equal(history_open(self->database, &history, &err), CB_ERR_FORMAT);
 }
 
+/* Creates the history from another connection just before statement `at` of the connection that is opened. */
+struct intruder {
+    const char *path;
+    int at, seen;
+    bool inside;
+};
+
+static struct intruder intruder;
+
+static int before_statement(unsigned type, void *db, void *statement, void *sql)
+{
+    struct history *other;
+    struct cb_err err;
+    (void)type, (void)statement, (void)sql;
+    if (intruder.inside || !sqlite3_get_autocommit(db) || ++intruder.seen != intruder.at)
+        return 0; /* within a transaction the other connection would wait */
+    intruder.inside = true;
+    assert_int_equal(history_open(intruder.path, &other, &err), 0);
+    history_close(other);
+    intruder.inside = false;
+    return 0;
+}
+
+static int watch_connection(sqlite3 *db, const char **message, const struct sqlite3_api_routines *routines)
+{
+    (void)message, (void)routines;
+    return intruder.inside ? SQLITE_OK : sqlite3_trace_v2(db, SQLITE_TRACE_STMT, before_statement, db);
+}
+
+static void a_history_that_another_process_creates_meanwhile_is_opened(void **state)
+{
+    struct fixture *self = *state;
+    struct cb_err err;
+    struct history *history;
+    char file[PATH_MAX];
+    static const char *const parts[] = {"", "-wal", "-shm"};
+    assert_int_equal(sqlite3_auto_extension((void (*)(void))watch_connection), SQLITE_OK);
+    intruder = (struct intruder){.path = self->database};
+    for (intruder.at = 1; intruder.at <= 1 || intruder.seen >= intruder.at - 1; intruder.at++) {
+        for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+            snprintf(file, sizeof file, "%s%s", self->database, parts[i]);
+            unlink(file);
+        }
+        intruder.seen = 0;
+        if (history_open(self->database, &history, &err))
+            fail_msg("created before statement %d: %s", intruder.at, err.message);
+        history_close(history);
+    }
+    assert_in_range(intruder.at, 5, 100);
+    sqlite3_reset_auto_extension();
+}
+
 static void a_damaged_database_is_set_aside(void **state)
 {
     struct fixture *self = *state;
@@ -144,6 +196,7 @@ int main(void)
         TEST(a_newer_schema_is_refused_with_what_to_do),
         TEST(an_older_schema_is_migrated_also_by_those_that_only_read),
         TEST(a_database_of_another_program_is_refused),
+        TEST(a_history_that_another_process_creates_meanwhile_is_opened),
         TEST(a_damaged_database_is_set_aside),
         TEST(the_index_lies_on_a_local_disk),
     };
