@@ -180,6 +180,7 @@ def test_leftovers_of_an_earlier_attempt_are_removed(tmp_path):
         except ProcessLookupError:
             pass
     run.process.communicate(timeout=30)
+    run.wait_until_ranks_are_gone()
     (run.store / "run/iteration-77").mkdir(exist_ok=True)
     (run.store / "run/iteration-77/__0_0.distcp").write_bytes(b"half")
     for page in run.pages.iterdir():

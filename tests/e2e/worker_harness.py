@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from harness import BUILD, mpirun
 
@@ -78,6 +79,20 @@ class Run:
             assert time.monotonic() < end, self.page
             assert self.process.poll() is None, self.wait().stderr
             time.sleep(0.02)
+
+    def wait_until_ranks_are_gone(self, timeout=60):
+        """A killed rank still uses its files until the kernel has ended it; a zombie does not."""
+        end = time.monotonic() + timeout
+        for rank in self.page:
+            stat = Path(f"/proc/{rank['pid']}/stat")
+            while rank["pid"]:
+                try:
+                    if stat.read_text().rpartition(")")[2].split()[0] in "ZX":
+                        break
+                except (FileNotFoundError, ProcessLookupError):
+                    break
+                assert time.monotonic() < end, f"rank process {rank['pid']} lives on"
+                time.sleep(0.02)
 
     def checkpoint(self):
         """The one checkpoint in the store that has its commit marker."""
