@@ -6,6 +6,12 @@ int backend_code_of_errno(int sys_errno)
     return cb_fail_errno(NULL, sys_errno, "%s", "");
 }
 
+int backend_pass_whole(void *context, store_put_fn put, void *to, struct cb_err *err)
+{
+    const struct iovec *bytes = context;
+    return put(to, bytes->iov_base, bytes->iov_len, err);
+}
+
 int backend_check(const char *name, const struct backend_ops *ops, struct cb_err *err)
 {
     if (ops->version != BACKEND_VERSION)

@@ -14,7 +14,7 @@
 
 #include "store/store.h"
 
-#define BACKEND_VERSION 1
+#define BACKEND_VERSION 2
 
 struct backend_ops;
 
@@ -85,7 +85,7 @@ struct backend_ops {
     void (*cancel)(struct backend *backend);
 
     /* As in store.h; these block. */
-    int (*publish)(struct backend *backend, const char *name, const void *bytes, size_t len, struct cb_err *err);
+    int (*publish)(struct backend *backend, const char *name, store_pass_fn pass, void *context, struct cb_err *err);
     int (*swap)(struct backend *backend, const char *name, const char *before, const char *after, bool *guarded,
                 struct cb_err *err);
     int (*sync_folder)(struct backend *backend, const char *folder, struct cb_err *err);
@@ -131,6 +131,9 @@ int backend_open(const char *uri, const struct store_options *options, struct ba
 
 /* Rejects a table of another version or with an operation missing. `name` is the kind's. */
 int backend_check(const char *name, const struct backend_ops *ops, struct cb_err *err) CB_MUST_CHECK;
+
+/* A store_pass_fn of bytes in memory; the context is a struct iovec. */
+int backend_pass_whole(void *context, store_put_fn put, void *to, struct cb_err *err);
 
 /* The cb_code of a completion that failed with `sys_errno`. */
 int backend_code_of_errno(int sys_errno);

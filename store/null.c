@@ -216,14 +216,27 @@ static void null_cancel(struct backend *backend)
     (void)backend; /* all requests have already completed */
 }
 
-static int null_publish(struct backend *backend, const char *name, const void *bytes, size_t len, struct cb_err *err)
+static int keep_piece(void *to, const void *bytes, size_t len, struct cb_err *err)
 {
-    char *copy = malloc(len + 1);
-    if (!copy)
-        return alloc_fail(err, "to remember %s in store '" STORE_NULL "'", name);
-    if (len)
-        memcpy(copy, bytes, len);
-    return remember(null_of(backend), name, len, copy, err);
+    buf_append(to, bytes, len);
+    return buf_check(to, "an object of store '" STORE_NULL "'", err);
+}
+
+static int null_publish(struct backend *backend, const char *name, store_pass_fn pass, void *context,
+                        struct cb_err *err)
+{
+    struct buf kept;
+    buf_init(&kept, SIZE_MAX);
+    int rc = pass(context, keep_piece, &kept, err);
+    if (rc) {
+        buf_release(&kept);
+        return rc;
+    }
+    uint64_t len = kept.len;
+    buf_append(&kept, "", 0); /* so that an empty object has memory too */
+    char *bytes = buf_take(&kept);
+    return bytes ? remember(null_of(backend), name, len, bytes, err)
+                 : alloc_fail(err, "to remember %s in store '" STORE_NULL "'", name);
 }
 
 static int null_swap(struct backend *backend, const char *name, const char *before, const char *after, bool *guarded,
@@ -235,7 +248,8 @@ static int null_swap(struct backend *backend, const char *name, const char *befo
                      memcmp(entry->bytes, before, strlen(before)) != 0
                : entry != NULL)
         return cb_fail(err, CB_ERR_EXISTS, "%s in store '" STORE_NULL "' is not what it was", name);
-    return null_publish(backend, name, after, strlen(after), err);
+    struct iovec whole = {.iov_base = (void *)after, .iov_len = strlen(after)}; /* read-only */
+    return null_publish(backend, name, backend_pass_whole, &whole, err);
 }
 
 static int null_folder(struct backend *backend, const char *folder, struct cb_err *err)

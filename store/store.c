@@ -433,8 +433,16 @@ size_t store_in_flight(const struct store *self)
 int store_publish(struct store *self, const char *name, const void *bytes, size_t len, struct cb_err *err)
 {
     assert(bytes || len == 0);
+    struct iovec whole = {.iov_base = (void *)bytes, .iov_len = len}; /* read-only */
     int rc = check_name(self, name, false, err);
-    return rc ? rc : self->backend->ops->publish(self->backend, name, bytes, len, err);
+    return rc ? rc : self->backend->ops->publish(self->backend, name, backend_pass_whole, &whole, err);
+}
+
+int store_publish_pieces(struct store *self, const char *name, store_pass_fn pass, void *context, struct cb_err *err)
+{
+    assert(pass && store_in_flight(self) == 0);
+    int rc = check_name(self, name, false, err);
+    return rc ? rc : self->backend->ops->publish(self->backend, name, pass, context, err);
 }
 
 int store_swap(struct store *self, const char *name, const char *before, const char *after, bool *guarded,

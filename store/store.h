@@ -171,6 +171,13 @@ size_t store_in_flight(const struct store *self);
  * durable before it becomes visible, and visible durably on return. Blocking. */
 int store_publish(struct store *self, const char *name, const void *bytes, size_t len,
                   struct cb_err *err) CB_MUST_CHECK;
+/* store_publish of an object of any length, which is never whole in memory (except in "null:", which keeps it): `pass`
+ * is called once and passes the bytes on in order, each piece to put(to, …). It returns its own failure or that of put,
+ * and then nothing is published. Nothing may be in flight. */
+typedef int (*store_put_fn)(void *to, const void *bytes, size_t len, struct cb_err *err);
+typedef int (*store_pass_fn)(void *context, store_put_fn put, void *to, struct cb_err *err);
+int store_publish_pieces(struct store *self, const char *name, store_pass_fn pass, void *context,
+                         struct cb_err *err) CB_MUST_CHECK;
 /* Replaces a small text if it is still `before`, or creates it if `before` is NULL and the name is free; of
  * simultaneous callers, one succeeds. With `after` equal to `before` the object is only written again, which
  * store_modified shows. CB_ERR_EXISTS if it is not as expected. *guarded: no simultaneous change can be lost; false if

@@ -440,20 +440,21 @@ static int sync_names(struct conversion *self)
     return code;
 }
 
+static int pass_metadata(void *context, store_put_fn put, void *to, struct cb_err *err)
+{
+    const struct conversion *self = context;
+    const struct convert_job *job = self->job;
+    struct metadata_sink sink = {.write = put, .context = to};
+    return format_write_metadata(job->format, job->layout, job->plan, job->target, self->save_id, &sink, err);
+}
+
 static int commit(struct conversion *self)
 {
-    const struct convert_job *job = self->job;
-    struct buf metadata;
-    struct metadata_sink sink = metadata_sink_to(&metadata);
-    buf_init(&metadata, MAX_METADATA_BYTES);
     int code = sync_names(self);
     if (!code)
         code = check_source(self);
     if (!code)
-        code = format_write_metadata(job->format, job->layout, job->plan, job->target, self->save_id, &sink, self->err);
-    if (!code)
-        code = store_publish(self->target, format_marker(job->format), metadata.data, metadata.len, self->err);
-    buf_release(&metadata);
+        code = store_publish_pieces(self->target, format_marker(self->job->format), pass_metadata, self, self->err);
     return code;
 }
 

@@ -224,32 +224,51 @@ static int write_data(struct native_operation *operation, struct cb_err *err)
     return rc;
 }
 
-static int compose_metadata(struct native_operation *operation, struct cb_err *err)
+/* The metadata on its way to the store. */
+struct marker {
+    struct native_operation *operation;
+    store_put_fn put;
+    void *to;
+};
+
+static int put_metadata(void *context, const void *bytes, size_t len, struct cb_err *err)
 {
+    const struct marker *self = context;
+    timeline_enter(&self->operation->timeline, STATE_COMMIT);
+    int rc = self->put(self->to, bytes, len, err);
+    timeline_enter(&self->operation->timeline, STATE_SERIALIZE);
+    return rc;
+}
+
+static int pass_metadata(void *context, store_put_fn put, void *to, struct cb_err *err)
+{
+    struct marker *self = context;
+    struct native_operation *operation = self->operation;
     struct native_engine *engine = operation->engine;
+    struct metadata_sink sink = {.write = put_metadata, .context = self};
     char id[PATH_MAX];
+    self->put = put;
+    self->to = to;
     timeline_enter(&operation->timeline, STATE_SERIALIZE);
     const char *place = engine->setup.store_path;
     int rc = native_name(place ? place : engine->setup.config.store, operation->path, id, err);
-    struct metadata_sink sink = metadata_sink_to(&engine->save->metadata);
-    buf_clear(&engine->save->metadata);
     if (!rc)
         rc = format_write_metadata(engine->setup.config.plan.format, operation->layout, engine->save->plan, id,
                                    operation->save_id, &sink, err);
+    timeline_enter(&operation->timeline, STATE_COMMIT);
     return rc;
 }
 
 static int publish_marker(struct native_operation *operation, struct cb_err *err)
 {
     struct native_engine *engine = operation->engine;
+    struct marker marker = {.operation = operation};
     char name[PATH_MAX];
     timeline_enter(&operation->timeline, STATE_COMMIT);
     int rc = check_owner(engine, err);
     if (!rc)
         rc = native_name(operation->path, format_marker(engine->setup.config.plan.format), name, err);
-    return rc ? rc
-              : store_publish(operation->lane->store, name, engine->save->metadata.data, engine->save->metadata.len,
-                              err);
+    return rc ? rc : store_publish_pieces(operation->lane->store, name, pass_metadata, &marker, err);
 }
 
 /* Fails on all ranks unless all have the same plan. Sets plan_cache_hit and the save id, which rank 0 generates. */
@@ -285,8 +304,6 @@ int native_persist(struct native_operation *operation, struct native_job *job, i
     if (rc)
         return rc;
     rc = write_data(operation, err);
-    if (!rc && engine->rank == 0)
-        rc = compose_metadata(operation, err);
     timeline_own_done(&operation->timeline);
     timeline_enter(&operation->timeline, STATE_WAIT);
     rc = native_agree(operation, rc, 0, &agreement, err);

@@ -83,7 +83,6 @@ struct native_save {
     struct staging staging;
     struct bounce_save bounce;
     struct buf frame;                   /* the header, trailer or bytes item being composed */
-    struct buf metadata;                /* on rank 0 */
     struct native_operation *operation; /* the save being written */
     struct native_job *job;             /* its job if it is staged; else NULL */
 };

@@ -10,7 +10,6 @@
 /* Largest gap between items that is written as zeros rather than left out. */
 #define GAP_BYTES 65536
 #define FRAME_MAX_BYTES (UINT64_C(128) * 1024 * 1024) /* the header of a safetensors file can be long */
-#define METADATA_MAX_BYTES (UINT64_C(8) * 1024 * 1024 * 1024)
 
 static void release_sources(struct native_save *self)
 {
@@ -30,7 +29,6 @@ void native_save_free(struct native_save *self)
     release_sources(self);
     io_schedule_release(&self->schedule);
     buf_release(&self->frame);
-    buf_release(&self->metadata);
     plan_free(self->plan);
     free(self->items);
     free(self->files);
@@ -47,7 +45,6 @@ int native_save_make(struct native_engine *engine, struct cb_err *err)
         return alloc_fail(err, "to save");
     self->engine = engine;
     buf_init(&self->frame, FRAME_MAX_BYTES);
-    buf_init(&self->metadata, METADATA_MAX_BYTES);
     engine->save = self;
     return 0;
 }

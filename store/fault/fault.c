@@ -427,16 +427,46 @@ static int publish_counted(struct fault_store *self, const char *name, struct cb
                                     : 0;
 }
 
-static int fault_publish(struct backend *backend, const char *name, const void *bytes, size_t len, struct cb_err *err)
+/* The pieces of an object on their way to the inner store. */
+struct pieces {
+    struct fault_store *store;
+    const char *name;
+    store_pass_fn pass;
+    void *context;
+    store_put_fn put; /* the inner store's */
+    void *to;
+    bool more; /* than one */
+};
+
+static int put_piece(void *context, const void *bytes, size_t len, struct cb_err *err)
+{
+    struct pieces *self = context;
+    if (self->more)
+        change(self->store);
+    self->more = true;
+    if (self->store->active && is_full(self->store, len))
+        return cb_fail_errno(err, ENOSPC, "publishing %s (by the fault store)", self->name);
+    return self->put(self->to, bytes, len, err);
+}
+
+static int pass_pieces(void *context, store_put_fn put, void *to, struct cb_err *err)
+{
+    struct pieces *self = context;
+    self->put = put;
+    self->to = to;
+    return self->pass(self->context, put_piece, self, err);
+}
+
+static int fault_publish(struct backend *backend, const char *name, store_pass_fn pass, void *context,
+                         struct cb_err *err)
 {
     struct fault_store *self = fault_of(backend);
+    struct pieces pieces = {.store = self, .name = name, .pass = pass, .context = context};
     change(self);
     int rc = self->active && (self->spec.ops & FAULT_PUBLISH) ? publish_counted(self, name, err) : 0;
     if (!rc)
         rc = fail_asked(self, FAULT_PUBLISH, "publishing", name, err);
-    if (!rc && self->active && is_full(self, len))
-        rc = cb_fail_errno(err, ENOSPC, "publishing %s (by the fault store)", name);
-    return rc ? rc : self->inner->ops->publish(self->inner, name, bytes, len, err);
+    return rc ? rc : self->inner->ops->publish(self->inner, name, pass_pieces, &pieces, err);
 }
 
 static int fault_swap(struct backend *backend, const char *name, const char *before, const char *after, bool *guarded,

@@ -403,9 +403,10 @@ static void posix_cancel(struct backend *backend)
     self->engine->ops->cancel(self->engine);
 }
 
-static int posix_publish(struct backend *backend, const char *name, const void *bytes, size_t len, struct cb_err *err)
+static int posix_publish(struct backend *backend, const char *name, store_pass_fn pass, void *context,
+                         struct cb_err *err)
 {
-    return posix_names_publish(&posix_of(backend)->names, name, bytes, len, err);
+    return posix_names_publish(&posix_of(backend)->names, name, pass, context, err);
 }
 
 static int posix_swap(struct backend *backend, const char *name, const char *before, const char *after, bool *guarded,

@@ -119,7 +119,7 @@ struct posix_names {
 int posix_names_make_parents(const struct posix_names *self, const char *name, struct cb_err *err);
 int posix_names_make_folder(const struct posix_names *self, const char *folder, struct cb_err *err);
 int posix_names_sync_folder(const struct posix_names *self, const char *folder, struct cb_err *err);
-int posix_names_publish(const struct posix_names *self, const char *name, const void *bytes, size_t len,
+int posix_names_publish(const struct posix_names *self, const char *name, store_pass_fn pass, void *context,
                         struct cb_err *err);
 /* posix_swap.c: see store_swap. */
 int posix_names_swap(const struct posix_names *self, const char *name, const char *before, const char *after,

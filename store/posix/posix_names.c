@@ -116,23 +116,42 @@ static int write_all(int fd, const char *bytes, size_t len)
     return 0;
 }
 
-static int write_file(const struct posix_names *self, const char *path, const void *bytes, size_t len,
-                      struct cb_err *err)
+/* The temporary file of an object that is being published. */
+struct temporary {
+    const struct posix_names *names;
+    const char *path;
+    int fd;
+};
+
+static int fail_writing(const struct temporary *self, int failed, struct cb_err *err)
 {
-    int fd = openat(self->root_fd, path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return cb_fail_errno(err, errno, "creating %s in store '%s'", path, self->root);
-    if (self->watch)
-        self->watch->is_durable(self->watch, fd);
-    int failed = write_all(fd, bytes, len);
-    if (!failed && self->durable)
-        failed = sync_fd(self, fd);
-    if (close(fd) != 0 && !failed)
-        failed = errno;
-    return failed ? cb_fail_errno(err, failed, "writing %s in store '%s'", path, self->root) : 0;
+    return cb_fail_errno(err, failed, "writing %s in store '%s'", self->path, self->names->root);
 }
 
-int posix_names_publish(const struct posix_names *self, const char *name, const void *bytes, size_t len,
+static int write_piece(void *to, const void *bytes, size_t len, struct cb_err *err)
+{
+    const struct temporary *self = to;
+    int failed = write_all(self->fd, bytes, len);
+    return failed ? fail_writing(self, failed, err) : 0;
+}
+
+static int write_file(const struct posix_names *self, const char *path, store_pass_fn pass, void *context,
+                      struct cb_err *err)
+{
+    struct temporary file = {.names = self, .path = path};
+    file.fd = openat(self->root_fd, path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (file.fd < 0)
+        return cb_fail_errno(err, errno, "creating %s in store '%s'", path, self->root);
+    if (self->watch)
+        self->watch->is_durable(self->watch, file.fd);
+    int rc = pass(context, write_piece, &file, err);
+    int failed = !rc && self->durable ? sync_fd(self, file.fd) : 0;
+    if (close(file.fd) != 0 && !failed)
+        failed = errno;
+    return rc || !failed ? rc : fail_writing(&file, failed, err);
+}
+
+int posix_names_publish(const struct posix_names *self, const char *name, store_pass_fn pass, void *context,
                         struct cb_err *err)
 {
     char temporary[PATH_MAX];
@@ -140,7 +159,7 @@ int posix_names_publish(const struct posix_names *self, const char *name, const 
         return cb_fail(err, CB_ERR_USAGE, "the name '%.60s…' is longer than %d bytes", name, PATH_MAX - 5);
     int rc = posix_names_make_parents(self, name, err);
     if (!rc)
-        rc = write_file(self, temporary, bytes, len, err);
+        rc = write_file(self, temporary, pass, context, err);
     if (!rc && renameat(self->root_fd, temporary, self->root_fd, name) != 0)
         rc = cb_fail_errno(err, errno, "renaming %s to %s in store '%s'", temporary, name, self->root);
     if (rc) {

@@ -26,6 +26,12 @@ static int refuse(const struct posix_names *self, const char *name, struct cb_er
                    self->root);
 }
 
+static int publish_text(const struct posix_names *self, const char *name, const char *text, struct cb_err *err)
+{
+    struct iovec whole = {.iov_base = (void *)text, .iov_len = strlen(text)}; /* read-only */
+    return posix_names_publish(self, name, backend_pass_whole, &whole, err);
+}
+
 /* ---- creating ---- */
 
 /* Without hard links: an exclusively created empty file first decides who may create it. */
@@ -54,7 +60,7 @@ static int create(const struct posix_names *self, const char *name, const char *
     hash_hex(random, sizeof random, digits);
     int rc = path_format(temporary, sizeof temporary, err, "%s.%s", name, digits);
     if (!rc)
-        rc = posix_names_publish(self, temporary, text, strlen(text), err);
+        rc = publish_text(self, temporary, text, err);
     if (rc)
         return rc;
     int failed = linkat(self->root_fd, temporary, self->root_fd, name, 0) == 0 ? 0 : errno;
@@ -137,7 +143,7 @@ int posix_names_swap(const struct posix_names *self, const char *name, const cha
     if (!holds(fd, before))
         rc = refuse(self, name, err);
     else if (strcmp(before, after) != 0)
-        rc = posix_names_publish(self, name, after, strlen(after), err);
+        rc = publish_text(self, name, after, err);
     else if (futimens(fd, NULL) != 0)
         rc = cb_fail_errno(err, errno, "setting the time of %s in store '%s'", name, self->root);
     close(fd); /* releases the lock */

@@ -16,6 +16,7 @@
 #include "store/kind.h"
 #include "store/s3/s3_object.h"
 #include "store/s3/s3_pool.h"
+#include "store/s3/s3_publish.h"
 
 #ifdef HAVE_CURL
 
@@ -386,9 +387,9 @@ static void s3_cancel(struct backend *backend)
 
 /* --- small operations --- */
 
-static int s3_publish(struct backend *backend, const char *name, const void *bytes, size_t len, struct cb_err *err)
+static int s3_publish(struct backend *backend, const char *name, store_pass_fn pass, void *context, struct cb_err *err)
 {
-    return s3_client_put(s3_of(backend)->client, name, bytes, len, err);
+    return s3_publish_pieces(backend, s3_of(backend)->client, name, pass, context, err);
 }
 
 static int s3_swap(struct backend *backend, const char *name, const char *before, const char *after, bool *guarded,

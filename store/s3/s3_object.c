@@ -124,6 +124,13 @@ int s3_object_create(const char *name, uint64_t length, uint64_t part_bytes, str
     return 0;
 }
 
+void s3_object_end(struct s3_object *self, uint64_t length)
+{
+    assert(self->is_upload && length <= self->base.length);
+    self->base.length = length;
+    self->part_count = (uint32_t)((length + self->part_bytes - 1) / self->part_bytes);
+}
+
 int s3_object_open(struct s3_client *client, const char *name, struct s3_object **object, struct cb_err *err)
 {
     struct s3_object *self = NULL;

@@ -40,6 +40,8 @@ int s3_object_create(const char *name, uint64_t length, uint64_t part_bytes, str
                      struct cb_err *err) CB_MUST_CHECK;
 int s3_object_open(struct s3_client *client, const char *name, struct s3_object **object,
                    struct cb_err *err) CB_MUST_CHECK;
+/* Sets the length of an upload that was created with more; its parts have been written. */
+void s3_object_end(struct s3_object *self, uint64_t length);
 /* Aborts an unfinished upload, if the server replies soon. */
 void s3_object_close(struct s3_client *client, struct s3_object *self);
 

@@ -131,4 +131,23 @@ static inline void testing_write_object(struct store *store, const char *name, v
     store_close(store, object);
 }
 
+/* The context of testing_pass: bytes that are passed in pieces. */
+struct testing_pieces {
+    const unsigned char *bytes;
+    size_t len, piece;
+    size_t fail_after; /* so many bytes; 0: never */
+};
+
+static inline int testing_pass(void *context, store_put_fn put, void *to, struct cb_err *err)
+{
+    const struct testing_pieces *self = context;
+    int rc = 0;
+    for (size_t at = 0; at < self->len && !rc; at += self->piece) {
+        if (self->fail_after > 0 && at >= self->fail_after)
+            return cb_fail(err, CB_ERR_FORMAT, "there are no more bytes");
+        rc = put(to, self->bytes + at, self->len - at < self->piece ? self->len - at : self->piece, err);
+    }
+    return rc;
+}
+
 #endif

@@ -17,6 +17,7 @@
 #include "tests/unit/layout_words.h"
 #include "tests/unit/malloc_peak.h"
 #include "tests/unit/random_layouts.h"
+#include "tests/unit/store_testing.h"
 
 static int write_list(void **state)
 {
@@ -183,12 +184,61 @@ static void metadata_is_never_in_memory_as_a_whole_and_its_length_is_measured(vo
     }
 }
 
+struct composing {
+    const struct words *words;
+    const struct plan *plan;
+};
+
+static int pass_metadata(void *context, store_put_fn put, void *to, struct cb_err *err)
+{
+    const struct composing *self = context;
+    struct metadata_sink sink = {.write = put, .context = to};
+    return format_write_metadata(self->plan->options.format, self->words->layout, self->plan, "/ck", 7, &sink, err);
+}
+
+/* 30 MiB of it; what is needed does not grow with that. */
+static void metadata_is_published_while_it_is_composed(void **state)
+{
+    (void)state;
+    struct words words;
+    struct plan_options options;
+    struct plan *plan;
+    struct cb_err err = {0};
+    struct store_options plain = {.depth = 1, .direct = STORE_DIRECT_NO};
+    struct buf composed, stored;
+    struct metadata_sink sink = metadata_sink_to(&composed);
+    char folder[PATH_MAX];
+    testing_make_folder(folder);
+    struct store *store = testing_open(folder, &plain);
+    buf_init(&composed, 100 * MIB);
+    buf_init(&stored, 100 * MIB);
+    assert_int_equal(words_make(&words, "model=llama3-8b ranks=256 sharding=full", &err), 0);
+    assert_int_equal(plan_options_read(words.experiment, 4096, &options, &err), 0);
+    assert_int_equal(plan_compute(words.layout, &options, &plan, &err), 0);
+    struct composing composing = {&words, plan};
+    malloc_peak_start();
+    assert_int_equal(store_publish_pieces(store, ".metadata", pass_metadata, &composing, &err), 0);
+    assert_true(malloc_peak_end() < 6 * MIB);
+    assert_int_equal(format_write_metadata(options.format, words.layout, plan, "/ck", 7, &sink, &err), 0);
+    assert_int_equal(store_read_small(store, ".metadata", &stored, &err), 0);
+    assert_true(stored.len > 10 * MIB);
+    assert_int_equal(stored.len, composed.len);
+    assert_int_equal(memcmp(stored.data, composed.data, stored.len), 0);
+    store_free(store);
+    buf_release(&composed);
+    buf_release(&stored);
+    plan_free(plan);
+    words_release(&words);
+    testing_remove_folder(folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(derived_items_are_those_that_each_rank_would_plan, write_list, remove_list),
         cmocka_unit_test(a_plan_of_16384_fsdp_ranks_takes_less_than_16_mib),
         cmocka_unit_test(metadata_is_never_in_memory_as_a_whole_and_its_length_is_measured),
+        cmocka_unit_test(metadata_is_published_while_it_is_composed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -208,13 +208,23 @@ static void publish_twice(struct store *store)
     assert_int_equal(store_publish(store, "deep/marker", new_bytes, BYTES, NULL), 0);
 }
 
-static void a_publish_is_all_or_nothing_wherever_the_power_is_cut(void **unused)
+static void publish_pieces_twice(struct store *store)
 {
-    (void)unused;
-    unsigned none = 0, old = 0, new = 0;
+    unsigned char *bytes[] = {old_bytes, new_bytes};
+    for (size_t i = 0; i < 2; i++) {
+        struct testing_pieces pieces = {.bytes = bytes[i], .len = BYTES, .piece = BYTES / 3};
+        assert_int_equal(store_publish_pieces(store, "deep/marker", testing_pass, &pieces, NULL), 0);
+    }
+}
+
+/* Returns the number of places where it was cut. */
+static unsigned cut_everywhere(void (*work)(struct store *store))
+{
+    unsigned none = 0, old = 0, new = 0, places = 0;
     for (unsigned at = 1, was_cut = 1; was_cut; at++)
         for (unsigned seed = 0; seed < SEEDS; seed++) {
-            was_cut = cut_at(publish_twice, at, seed);
+            was_cut = cut_at(work, at, seed);
+            places += was_cut && seed == 0;
             bool is_old = is_whole("deep/marker", old_bytes), is_new = is_whole("deep/marker", new_bytes);
             none += !has("deep/marker");
             old += is_old;
@@ -223,6 +233,14 @@ static void a_publish_is_all_or_nothing_wherever_the_power_is_cut(void **unused)
             assert_true(is_new || was_cut);
         }
     assert_true(none > 0 && old > 0 && new > 0);
+    return places;
+}
+
+static void a_publish_is_all_or_nothing_wherever_the_power_is_cut(void **unused)
+{
+    (void)unused;
+    unsigned whole = cut_everywhere(publish_twice);
+    assert_int_equal(cut_everywhere(publish_pieces_twice), whole + 2 * 3); /* before each further piece, too */
 }
 
 static void a_seed_repeats_a_cut(void **unused)

@@ -405,6 +405,47 @@ static void holds_text(struct store *store, const char *name, const char *text)
     buf_release(&found);
 }
 
+static int count_object(void *context, const char *name, uint64_t length, struct cb_err *err)
+{
+    (void)name, (void)length, (void)err;
+    ++*(unsigned *)context;
+    return 0;
+}
+
+static void check_published(struct store *store, const unsigned char *bytes, size_t len)
+{
+    struct buf found;
+    unsigned objects = 0;
+    buf_init(&found, 8 << 20);
+    assert_int_equal(store_read_small(store, "run/.metadata", &found, NULL), 0);
+    assert_int_equal(found.len, len);
+    assert_memory_equal(found.data, bytes, len);
+    assert_int_equal(store_list(store, "run", count_object, &objects, NULL), 0);
+    assert_int_equal(objects, 1); /* and nothing temporary */
+    buf_release(&found);
+}
+
+static void pieces_are_published_as_one_object_or_not_at_all(void **state)
+{
+    struct fixture *self = *state;
+    unsigned char *bytes = testing_pattern(3 << 20, 5);
+    struct cb_err err = {0};
+    static const size_t lengths[] = {3 << 20, 100001, 1, 0};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        struct testing_pieces pieces = {.bytes = bytes + i, .len = lengths[i], .piece = 70001};
+        assert_int_equal(store_publish_pieces(self->store, "run/.metadata", testing_pass, &pieces, &err), 0);
+        check_published(self->store, bytes + i, lengths[i]);
+    }
+    struct testing_pieces whole = {.bytes = bytes, .len = 1 << 20, .piece = 1 << 20};
+    assert_int_equal(store_publish_pieces(self->store, "run/.metadata", testing_pass, &whole, &err), 0);
+    struct testing_pieces broken = {.bytes = bytes, .len = 3 << 20, .piece = 70001, .fail_after = 1 << 20};
+    assert_int_equal(store_publish_pieces(self->store, "run/.metadata", testing_pass, &broken, &err), CB_ERR_FORMAT);
+    assert_string_equal(err.message, "there are no more bytes");
+    check_published(self->store, bytes, 1 << 20);
+    assert_int_equal(store_publish_pieces(self->store, "../x", testing_pass, &whole, &err), CB_ERR_USAGE);
+    free(bytes);
+}
+
 static void a_swap_replaces_only_what_is_as_expected(void **state)
 {
     struct fixture *self = *state;
@@ -557,6 +598,7 @@ static const struct contract contracts[] = {
     CONTRACT(what_is_not_there_is_not_found_by_name),
     CONTRACT(names_that_lead_out_of_the_store_are_refused),
     CONTRACT(published_objects_are_whole_and_replace_what_was_there),
+    CONTRACT(pieces_are_published_as_one_object_or_not_at_all),
     CONTRACT(a_swap_replaces_only_what_is_as_expected),
     CONTRACT(a_swap_for_the_same_text_only_renews_its_time),
     CONTRACT(read_small_keeps_to_the_buffers_maximum),

@@ -126,6 +126,52 @@ static void the_store_is_full_after_so_many_bytes(void **state)
     store_close(store, object);
 }
 
+static bool fsync_fails;
+
+/* Instead of the C library's. */
+int fsync(int fd)
+{
+    if (!fsync_fails)
+        return fdatasync(fd);
+    errno = EIO;
+    return -1;
+}
+
+static void check_marker(struct store *store, const unsigned char *bytes)
+{
+    struct buf found;
+    uint64_t length;
+    buf_init(&found, 8 * BLOCK);
+    assert_int_equal(store_read_small(store, "run/marker", &found, NULL), 0);
+    assert_int_equal(found.len, 4 * BLOCK);
+    assert_memory_equal(found.data, bytes, 4 * BLOCK);
+    assert_int_equal(store_stat(store, "run/marker.tmp", &length, NULL), CB_ERR_NOT_FOUND);
+    buf_release(&found);
+}
+
+static void a_publish_that_fails_between_pieces_leaves_the_object_before_it(void **state)
+{
+    struct fixture *self = *state;
+    struct store_options durable = plain;
+    durable.durable = true;
+    struct cb_err err = {0};
+    unsigned char *other = testing_pattern(4 * BLOCK, 2);
+    struct testing_pieces old = {.bytes = self->bytes, .len = 4 * BLOCK, .piece = BLOCK};
+    struct testing_pieces new = {.bytes = other, .len = 4 * BLOCK, .piece = BLOCK};
+    static const char *const specs[] = {"enospc_after=450KiB", "error_at=2+ops=publish", "enospc_after=1GiB"};
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+        struct store *store = open_with(self, specs[i], &durable);
+        assert_int_equal(store_publish_pieces(store, "run/marker", testing_pass, &old, &err), 0);
+        fsync_fails = i == 2;
+        int rc = store_publish_pieces(store, "run/marker", testing_pass, &new, &err);
+        fsync_fails = false;
+        assert_int_equal(rc, i == 0 ? CB_ERR_NO_SPACE : CB_ERR_SYSTEM);
+        assert_non_null(strstr(err.message, "run/marker"));
+        check_marker(store, self->bytes);
+    }
+    free(other);
+}
+
 static void a_short_write_says_how_much_and_leaves_the_rest(void **state)
 {
     struct fixture *self = *state;
@@ -374,6 +420,7 @@ int main(void)
         TEST(operations_that_are_not_named_are_not_counted),
         TEST(a_rank_that_is_not_named_is_left_alone),
         TEST(the_store_is_full_after_so_many_bytes),
+        TEST(a_publish_that_fails_between_pieces_leaves_the_object_before_it),
         TEST(a_short_write_says_how_much_and_leaves_the_rest),
         TEST(exactly_one_bit_of_the_nth_read_is_wrong),
         TEST(a_stalled_request_completes_only_when_cancelled),

@@ -358,6 +358,11 @@ static int fill(const char *folder, const struct store_options *options, char wh
     CHECK(store_stat(store, "marker.tmp", &length, &err) == CB_ERR_NOT_FOUND, "the temporary file is left");
     store_close(store, object);
     CHECK(store_remove(store, "big", &err) == 0, "%s", err.message);
+    struct testing_pieces pieces = {.bytes = bytes, .len = 4 * BLOCK, .piece = 4096};
+    CHECK(store_publish_pieces(store, "marker", testing_pass, &pieces, &err) == CB_ERR_NO_SPACE, "published pieces");
+    CHECK(strstr(err.message, "writing marker.tmp"), "%s", err.message);
+    CHECK(store_stat(store, "marker", &length, &err) == CB_ERR_NOT_FOUND, "some pieces are visible");
+    CHECK(store_stat(store, "marker.tmp", &length, &err) == CB_ERR_NOT_FOUND, "pieces are left");
     store_free(store);
     free(bytes);
     return 0;
