@@ -45,7 +45,7 @@ MPI_CFLAGS := $(if $(MPICC),$(shell $(MPICC) --showme:compile 2>/dev/null || $(M
 PMIX_CFLAGS := $(if $(PMIX),-DHAVE_PMIX $(patsubst -I%,-isystem %,$(shell pkg-config --cflags-only-I pmix)))
 MPI_LIBS   := $(if $(MPICC),$(shell $(MPICC) --showme:link 2>/dev/null || $(MPICC) -link-info 2>/dev/null | cut -d' ' -f2-))
 
-ROOMS    := core run store ckpt setup db jobs comm engine suite train worker agent cli
+ROOMS    := core run store ckpt setup db jobs comm engine suite train worker agent cli lib
 sources   = $(sort $(wildcard $(1)/*.c $(1)/*/*.c))
 objects   = $(patsubst %.c,$(BUILD)/%.o,$(filter-out %_main.c,$(call sources,$(1))))
 
@@ -64,7 +64,7 @@ UNIT     := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/tes
 TOOLS    := $(patsubst tests/tools/%.c,$(BUILD)/tests/%,$(wildcard tests/tools/*.c))
 
 .PHONY: all
-all: $(PROGRAMS) $(BUILD)/ckptbench.1 $(BUILD)/ckptbench.bash $(if $(SANITIZE),,plugin) ## build the programs, the manual page, the completion and, where nvcc and its libraries are, the CUDA plugin
+all: $(PROGRAMS) $(BUILD)/libckptbench.so $(BUILD)/ckptbench.1 $(BUILD)/ckptbench.bash $(if $(SANITIZE),,plugin) ## build the programs, the library, the manual page, the completion and, where nvcc and its libraries are, the CUDA plugin
 
 $(BUILD)/flags: FORCE
 	@mkdir -p $(BUILD); echo '$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)' | cmp -s - $@ || echo '$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)' > $@
@@ -127,6 +127,20 @@ $(BUILD)/ckptbench-cuda.so: $(PLUGIN_OBJECTS)
 	$(CC) -shared -Wl,--no-undefined -o $@ $^ $(CUDART_A) $(NCCL_SO) $(CUBLAS_SO) \
 	    $(foreach so,$(NCCL_SO) $(CUBLAS_SO),-Wl,-rpath,$(abspath $(dir $(so)))) -ldl -lpthread -lrt -lm -lstdc++
 
+# The engine for other programs (include/ckptbench.h): only what it needs of the rooms below, without MPI.
+LIBRARY       := $(BUILD)/libckptbench.so
+LIBRARY_ABI   := 1
+LIBRARY_ROOMS := $(filter-out comm/comm_mpi.c comm/comm_measure.c comm/comm_fence.c %_main.c,$(foreach room,engine comm setup ckpt store run core,$(call sources,$(room))))
+$(BUILD)/plugin/core/version.o: CPPFLAGS += $(IDENTITY)
+$(BUILD)/plugin/core/version.o: $(BUILD)/identity
+$(BUILD)/plugin/rooms.a: $(patsubst %.c,$(BUILD)/plugin/%.o,$(LIBRARY_ROOMS))
+	@rm -f $@
+	ar rcs $@ $^
+$(LIBRARY): $(patsubst %.c,$(BUILD)/plugin/%.o,$(call sources,lib)) $(BUILD)/plugin/rooms.a lib/ckptbench.map
+	$(CC) -shared $(LDFLAGS) -Wl,-soname,libckptbench.so.$(LIBRARY_ABI) -Wl,--version-script=lib/ckptbench.map \
+	    $(if $(SANITIZE),,-Wl,--no-undefined) -o $@.$(LIBRARY_ABI) $(filter %.o %.a,$^) -Wl,--as-needed $(LIBS_ckpt) $(LIBS_store) $(LIBS_core) -ldl
+	ln -sf $(@F).$(LIBRARY_ABI) $@
+
 # A plugin whose device is a fake on this machine, for tests of whole runs.
 FAKE_PLUGIN := $(BUILD)/tests/fake-plugin.so
 FAKE_PLUGIN_C := tests/plugin/fake_plugin.c core/err.c core/clock.c core/hash.c ckpt/dtype.c ckpt/region.c ckpt/payload.c core/blas.c engine/device_math.c engine/kernels.c
@@ -146,7 +160,7 @@ $(BUILD)/ckptbench.1: $(BUILD)/ckptbench
 $(BUILD)/ckptbench.bash: $(BUILD)/ckptbench
 	$(BUILD)/ckptbench completion > $@
 
-ALL_LIBRARIES := $(call library,$(foreach room,agent worker suite train engine comm cli db jobs setup ckpt store run core,$(if $(call objects,$(room)),$(room))))
+ALL_LIBRARIES := $(call library,$(foreach room,agent lib worker suite train engine comm cli db jobs setup ckpt store run core,$(if $(call objects,$(room)),$(room))))
 ALL_LIBS      := $(LIBS_ckpt) $(LIBS_db) $(LIBS_jobs) $(LIBS_agent) $(LIBS_worker) $(LIBS_store) $(LIBS_core)
 $(BUILD)/tests/%: tests/unit/%.c $(ALL_LIBRARIES)
 	@mkdir -p $(@D)

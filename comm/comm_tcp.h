@@ -18,6 +18,7 @@ struct comm_tcp_place {
     uint32_t rank, size;
     const char *address; /* of rank 0, a host name or an IP address; used by the other ranks */
     uint16_t port;       /* on which rank 0 listens */
+    int listening_fd;    /* rank 0's socket from channel_listen; taken over, also on failure. 0: it opens one itself */
     struct channel_key key;
 };
 

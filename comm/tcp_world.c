@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +13,7 @@
 
 #include "core/alloc.h"
 #include "core/clock.h"
+#include "core/sigpipe.h"
 
 #define TCP_VERSION 1
 #define PART_BYTES (UINT64_C(1) << 20)     /* of a message that goes in one frame */
@@ -36,36 +36,6 @@ struct hello {
     uint16_t port; /* where it listens */
     char host[HOST_BYTES];
 };
-
-/* --- SIGPIPE --- */
-
-/* Writing to a connection that the peer has closed raises SIGPIPE, which would end a program that does not expect it.
- * This blocks the signal in the calling thread, and discards it if our write raised it. */
-struct quiet {
-    sigset_t before;
-    bool was_pending;
-};
-
-static void quiet_begin(struct quiet *self)
-{
-    sigset_t pipe, pending;
-    sigemptyset(&pipe);
-    sigaddset(&pipe, SIGPIPE);
-    pthread_sigmask(SIG_BLOCK, &pipe, &self->before);
-    sigpending(&pending);
-    self->was_pending = sigismember(&pending, SIGPIPE);
-}
-
-static void quiet_end(const struct quiet *self)
-{
-    const struct timespec none = {0};
-    sigset_t pipe;
-    sigemptyset(&pipe);
-    sigaddset(&pipe, SIGPIPE);
-    while (!self->was_pending && sigtimedwait(&pipe, NULL, &none) > 0)
-        ;
-    pthread_sigmask(SIG_SETMASK, &self->before, NULL);
-}
 
 /* --- frames --- */
 
@@ -413,9 +383,9 @@ static int speak(struct tcp_world *self, uint32_t rank, struct cb_err *err)
 
 int tcp_world_progress(struct tcp_world *self, struct cb_err *err)
 {
-    struct quiet quiet;
+    struct sigpipe_guard guard;
     int rc = 0;
-    quiet_begin(&quiet);
+    sigpipe_block(&guard);
     let_in(self);
     for (uint32_t i = 0; i < self->size && !rc; i++) {
         if (i == self->rank || self->peers[i].gone)
@@ -424,7 +394,7 @@ int tcp_world_progress(struct tcp_world *self, struct cb_err *err)
         if (!rc)
             rc = hear(self, i, err);
     }
-    quiet_end(&quiet);
+    sigpipe_restore(&guard);
     return rc;
 }
 
@@ -452,15 +422,15 @@ int tcp_world_send_to_self(struct tcp_world *self, struct tcp_transfer *send, st
 
 void tcp_world_free(struct tcp_world *self)
 {
-    struct quiet quiet;
-    quiet_begin(&quiet); /* closing sends a goodbye, too */
+    struct sigpipe_guard guard;
+    sigpipe_block(&guard); /* closing sends a goodbye, too */
     for (size_t i = 0; i < self->stranger_count; i++)
         channel_free(self->strangers[i].channel);
     for (uint32_t i = 0; self->peers && i < self->size; i++) {
         channel_free(self->peers[i].out);
         channel_free(self->peers[i].in);
     }
-    quiet_end(&quiet);
+    sigpipe_restore(&guard);
     while (self->earlies) {
         struct tcp_early *early = self->earlies;
         self->earlies = early->next;
@@ -481,9 +451,9 @@ void tcp_world_say_goodbye(struct tcp_world *self)
 {
     struct frame frame = {.kind = FRAME_GOODBYE, .rank = self->rank};
     uint64_t deadline_ns = clock_monotonic_ns() + GOODBYE_NS;
-    struct quiet quiet;
+    struct sigpipe_guard guard;
     bool waits = true;
-    quiet_begin(&quiet);
+    sigpipe_block(&guard);
     for (uint32_t i = 0; i < self->size; i++)
         for (int end = 0; end < 2; end++) {
             struct channel *channel = end ? self->peers[i].in : self->peers[i].out;
@@ -501,7 +471,7 @@ void tcp_world_say_goodbye(struct tcp_world *self)
         if (waits)
             clock_sleep_ns(NS_PER_MS);
     }
-    quiet_end(&quiet);
+    sigpipe_restore(&guard);
 }
 
 /* --- the start --- */
@@ -537,10 +507,13 @@ static int resolve(const char *name, char address[ADDRESS_BYTES], struct cb_err 
 static int make_world(const struct comm_tcp_place *place, struct tcp_world **world, struct cb_err *err)
 {
     struct tcp_world *self = calloc(1, sizeof *self);
-    if (!self)
+    if (!self) {
+        if (place->listening_fd > 0)
+            close(place->listening_fd);
         return alloc_fail(err, "for the communicator");
+    }
     pthread_mutex_init(&self->lock, NULL);
-    self->listening_fd = -1;
+    self->listening_fd = place->listening_fd > 0 ? place->listening_fd : -1;
     self->rank = place->rank;
     self->size = self->first_gone = place->size;
     self->last_receive = &self->receives;
@@ -555,7 +528,7 @@ static int make_world(const struct comm_tcp_place *place, struct tcp_world **wor
         rc = channel_context_new(&place->key, CHANNEL_SERVER, &self->server, err);
     if (!rc)
         rc = channel_context_new(&place->key, CHANNEL_CLIENT, &self->client, err);
-    if (!rc)
+    if (!rc && self->listening_fd < 0)
         rc = channel_listen(place->rank == 0 ? place->port : 0, &self->listening_fd, &self->port, err);
     if (!rc && place->rank != 0)
         rc = resolve(place->address, self->peers[0].place.address, err);
@@ -632,13 +605,13 @@ int tcp_world_new(const struct comm_tcp_place *place, uint64_t deadline_ns, stru
                   struct cb_err *err)
 {
     struct tcp_world *self = NULL;
-    struct quiet quiet;
+    struct sigpipe_guard guard;
     int rc = make_world(place, &self, err);
     if (rc)
         return rc;
-    quiet_begin(&quiet);
+    sigpipe_block(&guard);
     rc = place->rank == 0 ? await_ranks(self, deadline_ns, err) : come(self, deadline_ns, err);
-    quiet_end(&quiet);
+    sigpipe_restore(&guard);
     if (rc)
         tcp_world_free(self);
     else

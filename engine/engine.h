@@ -86,6 +86,11 @@ struct engine_setup {
     struct device *device;
     /* For exchanges from device to device; NULL: ranks exchange through host memory. */
     const struct device_comm_ops *device_comm;
+    /* Receives each value of a load that is not a tensor, as stored, on every rank. The content is not parsed then, so it
+     * may be anything; of a torch.save the checksum is verified. A failure ends the load. NULL: rank 0 checks values, and
+     * no rank keeps them. */
+    int (*keep_value)(void *context, const char *fqn, const void *bytes, size_t len, struct cb_err *err);
+    void *values;
 };
 int engine_new(const struct engine_setup *setup, struct engine **engine, struct cb_err *err) CB_MUST_CHECK;
 /* Aborts the saves in flight, for a run that failed; a run that did not fail calls engine_wait. Returns false if a save

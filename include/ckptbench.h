@@ -105,7 +105,7 @@ struct ckptbench_open_options {
      * the other ranks pass the text. */
     ckptbench_listener *listener;
     const char *meeting;
-    /* "key=value", as ckptbench's own options (docs/options.md): format=dcp, checksum, copies, folder=overwrite (a
+    /* "key=value", as ckptbench's own options (`ckptbench options`): format=dcp, checksum, copies, folder=overwrite (a
      * save replaces a checkpoint that is there), timeout.op, timeout.lease, and every io.*, save.*, load.* and s3.*,
      * except save.async and save.inflight, which the calls decide. Other keys are an error. */
     const char *const *words;

@@ -24,6 +24,8 @@ ALLOWED = {
     "suite": {"suite", "engine", "comm", "setup", "ckpt", "store", "run", "core"},
     "train": {"train", "engine", "comm", "setup", "ckpt", "store", "run", "core"},
     "worker": {"worker", "suite", "train", "engine", "comm", "setup", "ckpt", "store", "run", "core"},
+    "lib": {"lib", "include", "engine", "comm", "setup", "ckpt", "store", "run", "core"},
+    "include": {"include"},
     "agent": {"agent", "setup", "store", "run", "core"},
     "cli": {"cli", "db", "jobs", "setup", "ckpt", "store", "run", "core"},
 }

@@ -12,21 +12,30 @@ enum store_direct store_direct_of(const struct experiment *experiment)
                                                               : STORE_DIRECT_NO;
 }
 
+int store_options_read(const struct experiment *experiment, uint32_t rank, struct s3_options *s3,
+                       struct store_options *options, struct cb_err *err)
+{
+    *options = (struct store_options){
+        .use_io_uring = experiment_is(experiment, OPT_IO_ENGINE, "io_uring"),
+        .direct = store_direct_of(experiment),
+        .depth = (uint32_t)experiment_u64(experiment, OPT_IO_DEPTH),
+        .threads = (uint32_t)experiment_u64(experiment, OPT_IO_THREADS),
+        .durable = experiment_bool(experiment, OPT_IO_FSYNC),
+        .rank = rank,
+        .s3 = s3,
+    };
+    return s3_keys_read(experiment, s3, err);
+}
+
 int open_store_with(const struct experiment *experiment, uint32_t rank, const char *pages_folder,
                     enum store_direct direct, uint32_t depth, struct store **store, struct cb_err *err)
 {
     struct s3_options s3;
-    struct store_options options = {
-        .use_io_uring = experiment_is(experiment, OPT_IO_ENGINE, "io_uring"),
-        .direct = direct,
-        .depth = depth,
-        .threads = (uint32_t)experiment_u64(experiment, OPT_IO_THREADS),
-        .durable = experiment_bool(experiment, OPT_IO_FSYNC),
-        .rank = rank,
-        .shared_folder = pages_folder,
-        .s3 = &s3,
-    };
-    int rc = s3_keys_read(experiment, &s3, err);
+    struct store_options options;
+    int rc = store_options_read(experiment, rank, &s3, &options, err);
+    options.direct = direct;
+    options.depth = depth;
+    options.shared_folder = pages_folder;
     return rc ? rc : store_open(experiment_text(experiment, OPT_STORE), &options, store, err);
 }
 

@@ -6,7 +6,12 @@
 
 #include "core/err.h"
 #include "run/experiment.h"
+#include "store/s3/s3_options.h"
 #include "store/store.h"
+
+/* Reads the options of a store from the io.* and s3.* keys. They borrow `s3`, which receives the latter. */
+int store_options_read(const struct experiment *experiment, uint32_t rank, struct s3_options *s3,
+                       struct store_options *options, struct cb_err *err) CB_MUST_CHECK;
 
 /* Opens a store for data; it belongs to one thread. `pages_folder` is node-local and shared by the ranks of a node.
  * The caller closes it with store_close. Not collective. */

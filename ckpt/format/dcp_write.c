@@ -88,7 +88,11 @@ out:
 static int bytes_frame(const struct state_tensor *tensor, struct item_frame *frame, struct cb_err *err)
 {
     struct buf payload;
-    buf_init(&payload, tensor->blob ? tensor->blob_bytes : 2 * MAX_LITERAL);
+    if (tensor->blob_bytes > 0) {
+        *frame = (struct item_frame){.payload_bytes = tensor->blob_bytes};
+        return 0;
+    }
+    buf_init(&payload, 2 * MAX_LITERAL);
     int code = dcp_bytes_payload(tensor, ANY_SAVE_ID, &payload, err);
     if (!code)
         *frame = (struct item_frame){.payload_bytes = payload.len};

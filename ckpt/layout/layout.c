@@ -84,6 +84,17 @@ static void free_cells(struct cell *cells, size_t count)
     free(cells);
 }
 
+void layout_free_tensors(struct state_tensor *tensors, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        free((char *)tensors[i].fqn);
+        free((char *)tensors[i].literal);
+        free((char *)tensors[i].path);
+        free((void *)tensors[i].blob);
+    }
+    free(tensors);
+}
+
 void layout_free(struct layout *layout)
 {
     if (!layout)
@@ -91,15 +102,11 @@ void layout_free(struct layout *layout)
     size_t dense = (size_t)layout->mesh.size[AXIS_PP] * layout->mesh.size[AXIS_TP];
     free_cells(layout->dense, dense);
     free_cells(layout->experts, dense * layout->mesh.size[AXIS_EP]);
-    for (size_t i = 0; i < layout->tensor_count; i++) {
-        free((char *)layout->tensors[i].fqn);
-        free((char *)layout->tensors[i].literal);
-        free((char *)layout->tensors[i].path);
-        free((void *)layout->tensors[i].blob);
-    }
-    free(layout->tensors);
+    layout_free_tensors(layout->tensors, layout->tensor_count);
     for (int kind = 0; kind < LAYOUT_KINDS; kind++)
         free(layout->state_of[kind]);
+    free(layout->boxes);
+    free(layout->holders);
     free(layout->description);
     free(layout);
 }
@@ -180,9 +187,29 @@ void layout_each_local(const struct layout *self, const uint32_t coordinate[AXIS
     }
 }
 
+static bool holds_box(const struct layout *self, const struct box *box, uint32_t rank)
+{
+    uint32_t low = 0, high = box->holder_count;
+    const uint32_t *list = &self->holders[box->first_holder];
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (list[middle] < rank)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < box->holder_count && list[low] == rank;
+}
+
 static void sink_rank(struct sink *self, uint32_t rank)
 {
     const struct layout *layout = self->layout;
+    for (size_t i = 0; i < layout->box_count; i++) {
+        if (holds_box(layout, &layout->boxes[i], rank))
+            sink_add(self, layout->boxes[i].tensor, &layout->boxes[i].region, 1);
+    }
+    if (layout->boxes)
+        return;
     mesh_coordinates(&layout->mesh, rank, self->coordinate);
     layout_each_local(layout, self->coordinate, sink_local, self);
     for (uint32_t k = 0; k < layout->row_count; k++) {

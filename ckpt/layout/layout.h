@@ -40,6 +40,9 @@ struct state_tensor {
     const void *blob;
     size_t blob_bytes;
     const char *path;
+    /* bytes items: the rank that has the value and writes it. In a layout from parts the other ranks know only its
+     * length: their `blob` is NULL. */
+    uint32_t owner;
 };
 
 struct mesh_axis {
@@ -106,6 +109,23 @@ struct stored_checkpoint;
 int layout_from_stored(const struct stored_checkpoint *checkpoint, const struct layout_options *options,
                        struct stored_value *values, size_t value_count, struct layout **layout,
                        struct cb_err *err) CB_MUST_CHECK;
+
+/* A region of a tensor in the memory of a rank. */
+struct layout_part {
+    uint32_t tensor, rank;
+    struct region region;
+};
+/* The layout of a state that is described by what each rank holds, instead of a model and a mesh. Equal regions on
+ * several ranks are replicas. Takes ownership of `tensors` and their texts, and sorts `parts`; also on failure. With
+ * `is_complete` the regions of each tensor must make up all of it without overlap: else CB_ERR_USAGE, with the tensor's
+ * name. */
+int layout_from_parts(uint32_t ranks, struct state_tensor *tensors, size_t tensor_count, struct layout_part *parts,
+                      size_t part_count, bool is_complete, struct layout **layout, struct cb_err *err) CB_MUST_CHECK;
+/* Frees tensors that no layout owns yet, and their texts. */
+void layout_free_tensors(struct state_tensor *tensors, size_t count);
+/* Replaces the value of a bytes item of such a layout by a copy of `bytes`. Its length was given with the tensor and does
+ * not change. No save of the layout may be in progress. */
+int layout_set_value(struct layout *layout, size_t tensor, const void *bytes, struct cb_err *err) CB_MUST_CHECK;
 void layout_free(struct layout *layout);
 
 #define LAYOUT_AS_SAVED UINT64_MAX

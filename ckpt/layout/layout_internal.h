@@ -61,6 +61,13 @@ struct cell {
     uint64_t elements; /* of the flat buffer */
 };
 
+/* A region of a tensor with the ranks that hold it, in a layout from parts. */
+struct box {
+    uint32_t tensor;
+    struct region region;
+    uint32_t first_holder, holder_count; /* into holders, ascending; boxes with the same ranks have the same list */
+};
+
 struct layout {
     struct mesh mesh;
     char *description;
@@ -75,6 +82,10 @@ struct layout {
     uint32_t row_count;                     /* … and their number; else 0 */
     uint64_t row_elements;                  /* of one row */
     const struct layout_training *training; /* only during construction; else NULL */
+    struct box *boxes;                      /* by tensor and region; NULL unless from parts; then there are no cells */
+    size_t box_count;
+    uint32_t *holders;
+    size_t holder_count;
 };
 
 /* The axes over which a placement divides a region, as a set of roles; the other data axes replicate. */

@@ -13,7 +13,7 @@
 #include "core/hash.h"
 #include "core/units.h"
 
-/* Bytes items are known to all and written by rank 0; their load counts from the start. */
+/* Bytes items are written by their owners; their load counts from the start. */
 static int add_bytes_items(struct planner *planner, const struct plan_options *options, struct cb_err *err)
 {
     const struct layout *layout = planner->layout;
@@ -23,12 +23,12 @@ static int add_bytes_items(struct planner *planner, const struct plan_options *o
         struct item_frame frame = {0};
         if (tensor->kind != KIND_BYTES)
             continue;
-        int code = planner_assign(planner, 0, (uint32_t)i, &region, 0, err);
+        int code = planner_assign(planner, tensor->owner, (uint32_t)i, &region, 0, err);
         if (!code)
             code = format_item_frame(options->format, tensor, &region, 0, options->payload_alignment, &frame, err);
         if (code)
             return cb_context(err, "planning %s", tensor->fqn);
-        planner->loads[0] += frame.payload_bytes - planner_bytes(planner, (uint32_t)i, &region);
+        planner->loads[tensor->owner] += frame.payload_bytes - planner_bytes(planner, (uint32_t)i, &region);
     }
     return 0;
 }
@@ -58,6 +58,8 @@ static int keep_all(struct planner *self, struct cb_err *err)
 {
     const struct layout *layout = self->layout;
     struct keeper keeper = {.planner = self, .err = err};
+    if (layout->boxes)
+        return planner_keep_boxes(self, err);
     for (; keeper.rank < layout->mesh.world_size && !keeper.code; keeper.rank++) {
         if (planner_planned(self, keeper.rank) != keeper.rank)
             continue;

@@ -378,10 +378,57 @@ int planner_keep_rows(struct planner *self, struct cb_err *err)
     return code;
 }
 
+int planner_keep_boxes(struct planner *self, struct cb_err *err)
+{
+    const struct layout *layout = self->layout;
+    int code = 0;
+    for (size_t i = 0; i < layout->box_count; i++) {
+        const struct box *box = &layout->boxes[i];
+        for (uint32_t k = 0; k < box->holder_count && !code; k++)
+            code = planner_assign(self, layout->holders[box->first_holder + k], box->tensor, &box->region, 0, err);
+    }
+    return code;
+}
+
+/* A line for each list of ranks. The planner takes over the layout's lists. */
+static int collect_boxes(struct planner *self, struct cb_err *err)
+{
+    const struct layout *layout = self->layout;
+    uint32_t *line_of = calloc(layout->holder_count + 1, sizeof *line_of); /* of the list that begins there; + 1 */
+    self->lists = malloc((layout->holder_count + 1) * sizeof *self->lists);
+    int code = line_of && self->lists ? 0 : alloc_fail(err, "to plan %zu boxes", layout->box_count);
+    if (!code) {
+        memcpy(self->lists, layout->holders, layout->holder_count * sizeof *self->lists);
+        self->list_count = layout->holder_count;
+    }
+    for (size_t i = 0; i < layout->box_count && !code; i++) {
+        const struct box *box = &layout->boxes[i];
+        if (box->holder_count == 1) {
+            code = planner_assign(self, layout->holders[box->first_holder], box->tensor, &box->region, 0, err);
+            continue;
+        }
+        uint32_t *line = &line_of[box->first_holder];
+        struct line added = {.set = {.count = {1, layout->mesh.world_size, 1, 1, 1}},
+                             .list_first = box->first_holder,
+                             .list_count = box->holder_count,
+                             .holder_count = box->holder_count};
+        if (*line == 0) {
+            *line = (uint32_t)self->line_count + 1;
+            code = add_line(self, &added, err);
+        }
+        if (!code)
+            code = add_unit(self, *line - 1, box->tensor, &box->region, 0, err);
+    }
+    free(line_of);
+    return code;
+}
+
 int planner_collect(struct planner *self, struct cb_err *err)
 {
     const struct layout *layout = self->layout;
     int code = 0;
+    if (layout->boxes)
+        return collect_boxes(self, err);
     for (uint32_t pp = 0; pp < layout->mesh.size[AXIS_PP] && !code; pp++) {
         for (uint32_t tp = 0; tp < layout->mesh.size[AXIS_TP] && !code; tp++)
             code = walk_place(self, pp, tp, err);

@@ -75,6 +75,8 @@ uint64_t planner_bytes(const struct planner *self, uint32_t tensor, const struct
 
 /* Assigns what only one rank holds; collects the rest in units and lines. */
 int planner_collect(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
+/* Assigns each box to all of its ranks (layouts from parts). */
+int planner_keep_boxes(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
 /* Assigns its row to each rank (state=mlperf). */
 int planner_keep_rows(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
 

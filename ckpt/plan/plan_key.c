@@ -9,7 +9,7 @@
 #include "core/buf.h"
 #include "core/hash.h"
 
-#define KEY_VERSION 1
+#define KEY_VERSION 2
 #define KEY_MAX_BYTES (UINT64_C(4) * 1024 * 1024 * 1024)
 
 /* A new member must be hashed, or be shown here not to affect plans. */
@@ -36,6 +36,7 @@ static int put_tensor(struct buf *out, const struct state_tensor *tensor, const 
     put(out, tensor->dtype);
     put(out, tensor->model_tensor);
     put(out, tensor->file_group);
+    put(out, tensor->owner);
     put(out, tensor->dims);
     buf_append(out, tensor->shape, tensor->dims * sizeof *tensor->shape);
     if (tensor->kind != KIND_BYTES)
@@ -80,6 +81,21 @@ static void put_cells(struct buf *out, const struct cell *cells, size_t count, b
     }
 }
 
+static void put_boxes(struct buf *out, const struct layout *layout)
+{
+    put(out, layout->box_count);
+    for (size_t i = 0; i < layout->box_count; i++) {
+        const struct box *box = &layout->boxes[i];
+        put(out, box->tensor);
+        put(out, box->region.dims);
+        buf_append(out, box->region.offset, box->region.dims * sizeof *box->region.offset);
+        buf_append(out, box->region.size, box->region.dims * sizeof *box->region.size);
+        put(out, box->first_holder);
+        put(out, box->holder_count);
+    }
+    buf_append(out, layout->holders, layout->holder_count * sizeof *layout->holders);
+}
+
 static void put_mesh(struct buf *out, const struct mesh *mesh)
 {
     put(out, mesh->count);
@@ -121,6 +137,7 @@ int plan_key_of(const struct layout *layout, const struct plan_options *options,
     bool ranges = layout->placement[KIND_WEIGHT] == PLACE_RANGES;
     put_cells(&out, layout->dense, cells, ranges);
     put_cells(&out, layout->experts, cells * layout->mesh.size[AXIS_EP], ranges);
+    put_boxes(&out, layout);
     put(&out, layout->row_first);
     put(&out, layout->row_count);
     put(&out, layout->row_elements);

@@ -292,6 +292,17 @@ static int unpack_value(const struct native_load *self, const struct load_item *
                        err);
 }
 
+/* Passes a value on without knowing what it means. What looks like a torch.save must not be damaged. */
+static int keep_value(const struct native_load *self, const struct load_item *item, const struct buf *plain, int code,
+                      struct cb_err *err)
+{
+    const struct engine_setup *setup = &self->operation->engine->setup;
+    bool is_zip = plain->len >= 4 && memcmp(plain->data, "PK\3\4", 4) == 0;
+    if (is_zip && code == CB_ERR_CORRUPT)
+        return code;
+    return setup->keep_value(setup->values, native_load_tensor(self, item)->fqn, plain->data, plain->len, err);
+}
+
 /* Parsing a value allocates, so it is done after the pass. */
 static void check_value(struct native_load *self, struct load_item *item)
 {
@@ -301,9 +312,12 @@ static void check_value(struct native_load *self, struct load_item *item)
     buf_clear(&self->complete.frame);
     int rc = compressed ? unpack_value(self, item, &plain, &err)
                         : format_check_save(self->plan.checkpoint, true, plain.data, plain.len, &err);
+    bool unpacked = rc == 0;
     if (!rc)
         rc = format_parse_bytes_payload(self->plan.checkpoint->format, native_load_tensor(self, item)->fqn, plain.data,
                                         plain.len, &self->complete.frame, &err);
+    if (unpacked && self->operation->engine->setup.keep_value)
+        rc = keep_value(self, item, &plain, rc, &err);
     if (compressed)
         buf_release(&plain);
     if (rc && rc != CB_ERR_UNSUPPORTED) /* a value that only Python can load (of another class) is not checked */

@@ -147,7 +147,8 @@ static int read_stage(struct native_load *self, uint32_t stage, struct cb_err *e
     self->plan.pieces = targets.pieces;
     self->plan.memory = targets.memory;
     self->plan.piece_count = targets.count;
-    self->plan.wants_values = stage == 0 && self->operation->engine->rank == 0; /* rank 0 checks values for all ranks */
+    const struct native_engine *engine = self->operation->engine; /* rank 0 checks values for all ranks */
+    self->plan.wants_values = stage == 0 && (engine->rank == 0 || engine->setup.keep_value);
     int rc = load_plan_compute(self->plan.checkpoint, self->operation->state->layout, targets.pieces, targets.count,
                                NULL, NULL, &self->plan.wanted, err);
     return rc ? rc : native_load_read(self, err);

@@ -1,0 +1,232 @@
+#include "lib/description.h"
+
+#include <string.h>
+
+#include "ckpt/dtype.h"
+#include "core/alloc.h"
+
+#define NAME_MOST 4096
+#define PATH_MOST 16384
+#define ELEMENTS_MOST (UINT64_C(1) << 58)
+
+/* --- checking --- */
+
+static int check_name(const char *fqn, const char *path, struct cb_err *err)
+{
+    if (!fqn || !*fqn || strlen(fqn) > NAME_MOST)
+        return cb_fail(err, CB_ERR_USAGE, "a name is missing, empty or longer than %d bytes", NAME_MOST);
+    if (path && strlen(path) > PATH_MOST)
+        return cb_fail(err, CB_ERR_USAGE, "%s: its path is longer than %d bytes", fqn, PATH_MOST);
+    return 0;
+}
+
+static int check_tensor(const struct ckptbench_tensor *tensor, struct cb_err *err)
+{
+    uint64_t elements = 1;
+    int rc = check_name(tensor->fqn, tensor->path, err);
+    if (rc)
+        return rc;
+    if (tensor->dtype < 0 || tensor->dtype >= DTYPE_COUNT)
+        return cb_fail(err, CB_ERR_USAGE, "%s: there is no type %lld", tensor->fqn, (long long)tensor->dtype);
+    if (tensor->dims > CKPTBENCH_MOST_DIMS)
+        return cb_fail(err, CB_ERR_UNSUPPORTED, "%s: it has %llu dimensions, and at most %d are supported", tensor->fqn,
+                       (unsigned long long)tensor->dims, CKPTBENCH_MOST_DIMS);
+    for (uint64_t i = 0; i < tensor->dims; i++) {
+        uint64_t size = tensor->shape[i];
+        if (size > 0 && elements > ELEMENTS_MOST / size)
+            return cb_fail(err, CB_ERR_USAGE, "%s: its shape has too many elements", tensor->fqn);
+        elements *= size > 0 ? size : 1;
+    }
+    return 0;
+}
+
+static int check_region(const struct ckptbench_state *state, const struct ckptbench_region *region, struct cb_err *err)
+{
+    if (region->tensor >= state->tensor_count)
+        return cb_fail(err, CB_ERR_USAGE, "a region belongs to tensor %llu, and there are %zu",
+                       (unsigned long long)region->tensor, state->tensor_count);
+    const struct ckptbench_tensor *tensor = &state->tensors[region->tensor];
+    for (uint64_t i = 0; i < tensor->dims; i++) {
+        if (region->size[i] > tensor->shape[i] || region->offset[i] > tensor->shape[i] - region->size[i])
+            return cb_fail(err, CB_ERR_USAGE, "%s: a region reaches beyond its shape in dimension %llu", tensor->fqn,
+                           (unsigned long long)i);
+    }
+    struct region box = description_box(state, region);
+    if (!region->address && region_elements(&box) > 0)
+        return cb_fail(err, CB_ERR_USAGE, "%s: a region has no address", tensor->fqn);
+    if (region->reserved[0] || region->reserved[1])
+        return cb_fail(err, CB_ERR_UNSUPPORTED, "%s: the reserved members of a region are not 0", tensor->fqn);
+    return 0;
+}
+
+int description_check(const struct ckptbench_state *state, bool saves, struct cb_err *err)
+{
+    int rc = state->struct_bytes == sizeof *state
+                 ? 0
+                 : cb_fail(err, CB_ERR_USAGE, "the state's struct_bytes is not its size in this version");
+    if (!rc && (state->tensor_count > UINT32_MAX || state->region_count > UINT32_MAX ||
+                state->value_count > UINT32_MAX - state->tensor_count))
+        rc = cb_fail(err, CB_ERR_USAGE, "the state has too many tensors, regions or values");
+    for (size_t i = 0; i < state->tensor_count && !rc; i++)
+        rc = check_tensor(&state->tensors[i], err);
+    for (size_t i = 0; i < state->region_count && !rc; i++)
+        rc = check_region(state, &state->regions[i], err);
+    for (size_t i = 0; i < state->value_count && !rc; i++) {
+        const struct ckptbench_value *value = &state->values[i];
+        rc = check_name(value->fqn, value->path, err);
+        if (!rc && saves && (!value->bytes || value->length == 0))
+            rc = cb_fail(err, CB_ERR_USAGE, "%s: the value has no bytes", value->fqn);
+    }
+    return rc;
+}
+
+struct region description_box(const struct ckptbench_state *state, const struct ckptbench_region *region)
+{
+    struct region box = {.dims = (uint32_t)state->tensors[region->tensor].dims};
+    memcpy(box.offset, region->offset, box.dims * sizeof *box.offset);
+    memcpy(box.size, region->size, box.dims * sizeof *box.size);
+    return box;
+}
+
+/* --- writing --- */
+
+static void put(struct buf *table, uint64_t number)
+{
+    buf_append(table, &number, sizeof number);
+}
+
+static void put_text(struct buf *table, const char *text)
+{
+    size_t len = text ? strlen(text) : 0;
+    put(table, len);
+    buf_append(table, text ? text : "", len + 1);
+}
+
+int description_write(const struct ckptbench_state *state, struct buf *table, struct cb_err *err)
+{
+    put(table, state->tensor_count);
+    put(table, state->region_count);
+    put(table, state->value_count);
+    for (size_t i = 0; i < state->tensor_count; i++) {
+        const struct ckptbench_tensor *tensor = &state->tensors[i];
+        put_text(table, tensor->fqn);
+        put_text(table, tensor->path);
+        put(table, (uint64_t)tensor->dtype);
+        put(table, tensor->dims);
+        buf_append(table, tensor->shape, tensor->dims * sizeof *tensor->shape);
+    }
+    for (size_t i = 0; i < state->region_count; i++) {
+        const struct ckptbench_region *region = &state->regions[i];
+        size_t bytes = state->tensors[region->tensor].dims * sizeof *region->offset;
+        put(table, region->tensor);
+        buf_append(table, region->offset, bytes);
+        buf_append(table, region->size, bytes);
+    }
+    for (size_t i = 0; i < state->value_count; i++) {
+        put_text(table, state->values[i].fqn);
+        put_text(table, state->values[i].path);
+        put(table, state->values[i].length);
+    }
+    return buf_check(table, "the table of a rank's state", err);
+}
+
+/* --- reading --- */
+
+struct reader {
+    const char *at, *end;
+    bool is_short;
+};
+
+static void take(struct reader *self, void *bytes, size_t len)
+{
+    self->is_short = self->is_short || (size_t)(self->end - self->at) < len;
+    if (self->is_short)
+        memset(bytes, 0, len);
+    else
+        memcpy(bytes, self->at, len);
+    self->at += self->is_short ? 0 : len;
+}
+
+static uint64_t take_number(struct reader *self)
+{
+    uint64_t number;
+    take(self, &number, sizeof number);
+    return number;
+}
+
+static const char *take_text(struct reader *self)
+{
+    uint64_t len = take_number(self);
+    const char *text = self->at;
+    self->is_short = self->is_short || (uint64_t)(self->end - self->at) <= len || text[len] != '\0';
+    if (self->is_short)
+        return "";
+    self->at += len + 1;
+    return text;
+}
+
+static void read_tensor(struct reader *reader, struct described *entry)
+{
+    entry->fqn = take_text(reader);
+    entry->path = take_text(reader);
+    entry->dtype = take_number(reader);
+    entry->dims = take_number(reader);
+    reader->is_short = reader->is_short || entry->dims > CKPTBENCH_MOST_DIMS || entry->dtype >= DTYPE_COUNT;
+    take(reader, entry->shape, reader->is_short ? 0 : entry->dims * sizeof *entry->shape);
+}
+
+static void read_part(struct reader *reader, struct described_rank *made)
+{
+    struct described_part *part = &made->parts[made->part_count];
+    *part = (struct described_part){.entry = take_number(reader)};
+    reader->is_short = reader->is_short || part->entry >= made->tensor_count;
+    if (reader->is_short)
+        return;
+    part->box.dims = (uint32_t)made->entries[part->entry].dims;
+    take(reader, part->box.offset, part->box.dims * sizeof *part->box.offset);
+    take(reader, part->box.size, part->box.dims * sizeof *part->box.size);
+    made->part_count += region_elements(&part->box) > 0;
+}
+
+int description_read(const struct buf *table, const uint64_t *hashes, size_t hash_count, uint32_t rank,
+                     struct described_rank *described, struct cb_err *err)
+{
+    struct reader reader = {.at = table->data, .end = table->data + table->len};
+    uint64_t tensors = take_number(&reader), parts = take_number(&reader), values = take_number(&reader);
+    struct described_rank made = {.tensor_count = tensors, .entry_count = tensors + values};
+    if (tensors > table->len || parts > table->len || values != hash_count)
+        return cb_fail(err, CB_ERR_FORMAT, "the table of rank %u is malformed", rank);
+    made.entries = calloc(made.entry_count + 1, sizeof *made.entries);
+    made.parts = calloc(parts + 1, sizeof *made.parts);
+    if (!made.entries || !made.parts) {
+        description_release(&made);
+        return alloc_fail(err, "for the table of rank %u", rank);
+    }
+    for (uint64_t i = 0; i < tensors; i++)
+        read_tensor(&reader, &made.entries[i]);
+    for (uint64_t i = 0; i < parts; i++)
+        read_part(&reader, &made);
+    for (uint64_t i = 0; i < values; i++) {
+        struct described *entry = &made.entries[tensors + i];
+        entry->is_value = true;
+        entry->fqn = take_text(&reader);
+        entry->path = take_text(&reader);
+        entry->length = take_number(&reader);
+        entry->hash = hashes[i];
+    }
+    for (size_t i = 0; i < made.entry_count; i++)
+        made.entries[i].rank = rank;
+    if (reader.is_short || reader.at != reader.end) {
+        description_release(&made);
+        return cb_fail(err, CB_ERR_FORMAT, "the table of rank %u is malformed", rank);
+    }
+    *described = made;
+    return 0;
+}
+
+void description_release(struct described_rank *described)
+{
+    free(described->entries);
+    free(described->parts);
+    *described = (struct described_rank){0};
+}

@@ -1,0 +1,55 @@
+#include "lib/keys.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define KEY_BYTES 64
+
+/* A name, or what a group of names begins with. */
+static const char *const allowed[] = {
+    "format",          "checksum",           "copies",        "folder",   "io.",        "s3.",        "save.dedup",
+    "save.plan_cache", "save.staging_bytes", "load.exchange", "load.gap", "load.waste", "timeout.op", "timeout.lease"};
+
+static bool is_allowed(const char *key)
+{
+    for (size_t i = 0; i < sizeof allowed / sizeof *allowed; i++) {
+        size_t len = strlen(allowed[i]);
+        if (allowed[i][len - 1] == '.' ? strncmp(key, allowed[i], len) == 0 : strcmp(key, allowed[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
+static int read_word(struct experiment *experiment, const char *word, struct cb_err *err)
+{
+    char key[KEY_BYTES];
+    const char *equals = word ? strchr(word, '=') : NULL;
+    if (!equals || (size_t)(equals - word) >= sizeof key)
+        return cb_fail(err, CB_ERR_USAGE, "'%.100s' is not key=value", word ? word : "");
+    snprintf(key, sizeof key, "%.*s", (int)(equals - word), word);
+    if (!is_allowed(key))
+        return cb_fail(err, CB_ERR_USAGE, "%s: this key has no meaning for saves and loads of a program", key);
+    return experiment_set(experiment, key, equals + 1, key, err);
+}
+
+int keys_read(const char *const *words, size_t count, struct experiment **experiment, struct cb_err *err)
+{
+    struct experiment *made = NULL;
+    int rc = experiment_new(&made, err);
+    for (size_t i = 0; i < count && !rc; i++)
+        rc = read_word(made, words[i], err);
+    if (!rc && !experiment_is(made, OPT_FORMAT, "dcp"))
+        rc = cb_fail(err, CB_ERR_USAGE, "format=%s: a program's state is saved as dcp",
+                     experiment_text(made, OPT_FORMAT));
+    if (!rc && experiment_is(made, OPT_FOLDER, "rotate"))
+        rc = cb_fail(err, CB_ERR_USAGE, "folder=rotate: the program chooses the path of each save");
+    if (!rc && experiment_is(made, OPT_LOAD_EXCHANGE, "auto"))
+        rc = cb_fail(err, CB_ERR_USAGE, "load.exchange=auto chooses from measured loads: give off, broadcast or split");
+    if (!rc)
+        rc = experiment_validate(made, err);
+    if (rc)
+        experiment_free(made);
+    else
+        *experiment = made;
+    return rc;
+}

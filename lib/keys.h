@@ -1,0 +1,11 @@
+/* The keys of a handle: those of the option table that apply to saves and loads of a program. */
+#ifndef LIB_KEYS_H
+#define LIB_KEYS_H
+
+#include "core/err.h"
+#include "run/experiment.h"
+
+/* Reads "key=value" words. CB_ERR_USAGE for a key that has no meaning here. */
+int keys_read(const char *const *words, size_t count, struct experiment **experiment, struct cb_err *err) CB_MUST_CHECK;
+
+#endif

@@ -1,0 +1,693 @@
+/* The calls of include/ckptbench.h that save and load. */
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "comm/agree.h"
+#include "comm/comm_tcp.h"
+#include "core/alloc.h"
+#include "core/clock.h"
+#include "core/hash.h"
+#include "core/sigpipe.h"
+#include "lib/contents.h"
+#include "lib/errors.h"
+#include "lib/exchange_tables.h"
+#include "lib/keys.h"
+#include "lib/packing.h"
+#include "lib/place.h"
+
+#define SLICE_NS (50 * NS_PER_MS) /* of waiting for an asynchronous save */
+#define HOST_MOST 150
+#define KEY_DIGITS (2 * CHANNEL_KEY_BYTES)
+
+struct value {
+    void *bytes; /* NULL: not loaded */
+    size_t len;
+};
+
+struct ckptbench {
+    pthread_mutex_t lock; /* held by a call */
+    struct experiment *experiment;
+    struct comm *comm, *async_comm; /* async_comm NULL until the first asynchronous save */
+    struct device *device;          /* host memory */
+    struct status_page *page;
+    bool allows_different_values;
+    uint32_t calls;
+    struct place *saves, *loads;
+    /* The state of the last save, whose plan is kept. */
+    struct tables saved;
+    struct packing packing;
+    struct state state;
+    struct ckptbench_async *async; /* the last asynchronous save until its end is known, else NULL */
+    /* The values of the last load. */
+    struct value *values;
+    size_t value_count;
+    const struct ckptbench_state *loading; /* during a load */
+};
+
+struct ckptbench_async {
+    pthread_mutex_t lock;
+    uint32_t owners;   /* the caller, and the handle while the save is in progress */
+    ckptbench *handle; /* while it is in progress */
+    struct sample sample;
+    double before_s; /* from the call to the start of the engine's clock */
+    bool plan_is_kept, ended;
+    bool told; /* its failure has been returned */
+    struct cb_err err;
+};
+
+static uint64_t deadline_of(const ckptbench *self)
+{
+    return clock_monotonic_ns() + experiment_u64(self->experiment, OPT_TIMEOUT_OP);
+}
+
+static double seconds_since(uint64_t start_ns)
+{
+    return (double)(clock_monotonic_ns() - start_ns) / 1e9;
+}
+
+/* --- results --- */
+
+static double known(double value)
+{
+    return isnan(value) ? 0 : value;
+}
+
+static int check_result(const struct ckptbench_result *result, struct cb_err *err)
+{
+    if (!result || result->struct_bytes == sizeof *result)
+        return 0;
+    return cb_fail(err, CB_ERR_USAGE, "the result's struct_bytes is not its size in this version");
+}
+
+static void fill_result(struct ckptbench_result *result, const struct sample *sample, double before_s,
+                        bool plan_is_kept)
+{
+    const double *values = sample->values;
+    if (!result)
+        return;
+    *result = (struct ckptbench_result){
+        .struct_bytes = sizeof *result,
+        .total_s = before_s + known(values[METRIC_OP_S]),
+        .stall_s = before_s + known(values[sample->op == OP_SAVE ? METRIC_STALL_S : METRIC_OP_S]),
+        .plan_s = before_s + known(values[METRIC_PLAN_S]),
+        .transfer_s = known(values[METRIC_IO_S]) + known(values[METRIC_FSYNC_S]),
+        .wait_s = known(values[METRIC_WAIT_S]),
+        .durable_s = before_s + values[METRIC_DURABLE_S],
+        .bytes = (uint64_t)known(values[METRIC_BYTES_NEEDED]),
+        .moved_bytes = (uint64_t)known(values[METRIC_BYTES_MOVED]),
+        .plan_is_kept = plan_is_kept && values[METRIC_PLAN_CACHE_HIT] > 0,
+    };
+}
+
+static void clear_sample(struct sample *sample, enum operation op, uint32_t call)
+{
+    *sample = (struct sample){.op = op, .iteration = call};
+    for (size_t i = 0; i < METRIC_SAMPLE_COUNT; i++)
+        sample->values[i] = NAN;
+}
+
+/* --- asynchronous saves --- */
+
+static void async_release(ckptbench_async *self)
+{
+    pthread_mutex_lock(&self->lock);
+    bool last = --self->owners == 0;
+    pthread_mutex_unlock(&self->lock);
+    if (!last)
+        return;
+    pthread_mutex_destroy(&self->lock);
+    free(self);
+}
+
+/* Waits until `until_ns` for the end of the save, with its lock held, and takes its result from the engine. */
+static void await_end(ckptbench_async *self, uint64_t until_ns)
+{
+    struct engine *engine = self->ended ? NULL : place_engine(self->handle->saves);
+    struct cb_err first = {0}, second = {0};
+    if (self->ended)
+        return;
+    int rc = engine_under_way(engine) > 0 ? engine_wait(engine, until_ns, &first) : 0;
+    if (engine_under_way(engine) > 0)
+        return;
+    int again = engine_wait(engine, until_ns, &second); /* if the first call only ran out of time */
+    self->ended = true;
+    if (self->sample.flags & SAMPLE_FAILED)
+        self->err = again ? second : first;
+    if (self->sample.flags & SAMPLE_FAILED && self->err.code == 0)
+        (void)cb_fail(&self->err, rc ? rc : CB_ERR_INTERNAL, "an asynchronous save failed without a reason");
+}
+
+/* Waits for the asynchronous save, and returns its failure if nobody was told yet. */
+static int settle(ckptbench *self, uint64_t deadline_ns, struct cb_err *err)
+{
+    ckptbench_async *async = self->async;
+    int rc = 0;
+    if (!async)
+        return 0;
+    for (bool ended = false; !ended && !rc;) {
+        pthread_mutex_lock(&async->lock);
+        await_end(async, clock_monotonic_ns() + SLICE_NS);
+        ended = async->ended;
+        if (!ended && clock_monotonic_ns() > deadline_ns)
+            rc = cb_fail(err, CB_ERR_TIMEOUT, "the asynchronous save did not end in time");
+        if (ended && async->err.code && !async->told) {
+            *err = async->err;
+            rc = err->code;
+            async->told = true;
+        }
+        if (ended)
+            async->handle = NULL;
+        pthread_mutex_unlock(&async->lock);
+        if (ended) {
+            self->async = NULL;
+            async_release(async);
+        }
+    }
+    return rc;
+}
+
+int ckptbench_async_wait(ckptbench_async *save, double seconds, int *ended, struct ckptbench_result *result,
+                         struct ckptbench_error *error)
+{
+    uint64_t start_ns = clock_monotonic_ns();
+    struct cb_err err = {0};
+    int rc = check_result(result, &err);
+    bool done = false;
+    while (!rc && !done) {
+        bool waits = seconds < 0 || seconds_since(start_ns) < seconds;
+        /* Whoever has the lock is waiting for the same, and has it for no longer than a slice. */
+        if (!waits && pthread_mutex_trylock(&save->lock) != 0)
+            break;
+        if (waits)
+            pthread_mutex_lock(&save->lock);
+        await_end(save, clock_monotonic_ns() + (waits ? SLICE_NS : 0));
+        done = save->ended;
+        if (done && save->err.code) {
+            err = save->err;
+            rc = err.code;
+            save->told = true;
+        } else if (done) {
+            fill_result(result, &save->sample, save->before_s, save->plan_is_kept);
+        }
+        pthread_mutex_unlock(&save->lock);
+        if (!waits)
+            break;
+    }
+    if (ended)
+        *ended = done;
+    if (!rc && !done)
+        rc = cb_fail(&err, CB_ERR_TIMEOUT, "the save has not ended");
+    return errors_report(rc, &err, error);
+}
+
+void ckptbench_async_free(ckptbench_async *save)
+{
+    if (save)
+        async_release(save);
+}
+
+static int make_async(ckptbench *self, ckptbench_async **async, struct cb_err *err)
+{
+    ckptbench_async *made = calloc(1, sizeof *made);
+    if (!made)
+        return alloc_fail(err, "for an asynchronous save");
+    pthread_mutex_init(&made->lock, NULL);
+    made->owners = 1;
+    made->handle = self;
+    *async = made;
+    return 0;
+}
+
+/* --- places --- */
+
+static int keep_value(void *context, const char *fqn, const void *bytes, size_t len, struct cb_err *err)
+{
+    ckptbench *self = context;
+    for (size_t i = 0; i < self->loading->value_count; i++) {
+        if (strcmp(self->loading->values[i].fqn, fqn) != 0)
+            continue;
+        void *copy = malloc(len + 1);
+        if (!copy)
+            return alloc_fail(err, "for the value of %s", fqn);
+        memcpy(copy, bytes, len);
+        free(self->values[i].bytes);
+        self->values[i] = (struct value){copy, len};
+    }
+    return 0;
+}
+
+static struct place_setup place_setup_of(ckptbench *self, bool async)
+{
+    return (struct place_setup){
+        .experiment = self->experiment,
+        .comm = self->comm,
+        .async_comm = async ? self->async_comm : NULL,
+        .page = self->page,
+        .device = self->device,
+        .keep_value = keep_value,
+        .context = self,
+    };
+}
+
+/* Collective: all ranks have the same places open. */
+static int find_place(ckptbench *self, const char *path, bool writes, bool async, struct place **place,
+                      struct place_name *name, struct cb_err *err)
+{
+    int rc = place_name_read(path, name, err);
+    if (rc)
+        return rc;
+    if (place_serves(self->saves, name, writes, async) || (!writes && place_serves(self->loads, name, false, false))) {
+        *place = place_serves(self->saves, name, writes, async) ? self->saves : self->loads;
+        return 0;
+    }
+    if (async && !self->async_comm)
+        rc = comm_twin(self->comm, &self->async_comm, err);
+    if (rc)
+        return rc;
+    struct place **slot = writes ? &self->saves : &self->loads;
+    if (!place_close(*slot))
+        return cb_fail(err, CB_ERR_SYSTEM, "a save to another place hangs in the store");
+    *slot = NULL;
+    struct place_setup setup = place_setup_of(self, writes && self->async_comm);
+    rc = place_open(&setup, name, writes, slot, err);
+    *place = *slot;
+    return rc;
+}
+
+/* --- saving --- */
+
+/* This rank's values for the layout: those that it writes itself. */
+static int set_values(ckptbench *self, const struct ckptbench_state *state, struct cb_err *err)
+{
+    const struct joined *joined = &self->saved.joined;
+    int rc = 0;
+    for (size_t i = 0; i < joined->value_count && !rc; i++) {
+        if (layout_tensor(joined->layout, joined->value_at[i])->owner == comm_rank(self->comm))
+            rc = layout_set_value(joined->layout, joined->value_at[i], state->values[i].bytes, err);
+    }
+    return rc;
+}
+
+static int prepare_state(ckptbench *self, const struct ckptbench_state *state, struct cb_err *err)
+{
+    const struct joined *joined = &self->saved.joined;
+    int rc = packing_prepare(&self->packing, state, joined, err);
+    if (rc)
+        return rc;
+    packing_pack(&self->packing, state, joined);
+    self->state = (struct state){.layout = joined->layout,
+                                 .pieces = joined->pieces,
+                                 .memory = self->packing.addresses,
+                                 .piece_count = joined->piece_count,
+                                 .holder = comm_rank(self->comm),
+                                 .shared_fd = -1};
+    return set_values(self, state, err);
+}
+
+/* Plans and saves, with the lock held. `async` NULL: the caller waits. */
+static int save(ckptbench *self, const char *path, const struct ckptbench_state *state, ckptbench_async *async,
+                struct ckptbench_result *result, struct cb_err *err)
+{
+    uint64_t start_ns = clock_monotonic_ns();
+    struct engine_options options = {
+        .iteration = self->calls++, .deadline_ns = deadline_of(self), .async = async != NULL};
+    struct table_request request = {.op = async ? "save asynchronously" : "save",
+                                    .path = path,
+                                    .deadline_ns = options.deadline_ns,
+                                    .saves = true,
+                                    .allows_different_values = self->allows_different_values};
+    struct place_name name;
+    struct place *place = NULL;
+    struct sample own;
+    bool kept = false;
+    int rc = settle(self, options.deadline_ns, err);
+    if (!rc)
+        rc = check_result(result, err);
+    if (!rc)
+        rc = description_check(state, true, err);
+    rc = tables_exchange(&self->saved, self->comm, state, &request, rc, &kept, err);
+    if (!rc)
+        rc = find_place(self, path, true, async != NULL, &place, &name, err);
+    if (rc)
+        return rc;
+    struct sample *sample = async ? &async->sample : &own;
+    clear_sample(sample, OP_SAVE, options.iteration);
+    rc = agree(self->comm, prepare_state(self, state, err), options.deadline_ns, err);
+    double before_s = seconds_since(start_ns);
+    if (!rc && async) {
+        async->before_s = before_s;
+        async->plan_is_kept = kept;
+    }
+    if (!rc)
+        rc = engine_save(place_engine(place), name.name, &self->state, &options, sample, err);
+    if (!rc && !async)
+        fill_result(result, sample, before_s, kept);
+    return rc;
+}
+
+static int locked_save(ckptbench *self, const char *path, const struct ckptbench_state *state, bool is_async,
+                       ckptbench_async **handed, struct ckptbench_result *result, struct ckptbench_error *error)
+{
+    struct sigpipe_guard guard;
+    struct cb_err err = {0};
+    ckptbench_async *async = NULL;
+    pthread_mutex_lock(&self->lock);
+    sigpipe_block(&guard);
+    int rc = is_async ? make_async(self, &async, &err) : 0;
+    if (!rc)
+        rc = save(self, path, state, async, result, &err);
+    if (!rc && async) {
+        self->async = async;
+        async->owners = handed ? 2 : 1;
+        if (handed)
+            *handed = async;
+    } else if (async) {
+        async_release(async);
+    }
+    sigpipe_restore(&guard);
+    pthread_mutex_unlock(&self->lock);
+    return errors_report(rc, &err, error);
+}
+
+int ckptbench_save(ckptbench *handle, const char *path, const struct ckptbench_state *state,
+                   struct ckptbench_result *result, struct ckptbench_error *error)
+{
+    return locked_save(handle, path, state, false, NULL, result, error);
+}
+
+int ckptbench_save_async(ckptbench *handle, const char *path, const struct ckptbench_state *state,
+                         ckptbench_async **save, struct ckptbench_error *error)
+{
+    return locked_save(handle, path, state, true, save, NULL, error);
+}
+
+/* --- loading --- */
+
+static void forget_values(ckptbench *self)
+{
+    for (size_t i = 0; i < self->value_count; i++)
+        free(self->values[i].bytes);
+    free(self->values);
+    self->values = NULL;
+    self->value_count = 0;
+}
+
+static int make_room_for_values(ckptbench *self, const struct ckptbench_state *state, struct cb_err *err)
+{
+    forget_values(self);
+    self->values = calloc(state->value_count + 1, sizeof *self->values);
+    if (!self->values)
+        return alloc_fail(err, "for %zu values", state->value_count);
+    self->value_count = state->value_count;
+    return 0;
+}
+
+static int load(ckptbench *self, const char *path, const struct ckptbench_state *state, struct ckptbench_result *result,
+                struct cb_err *err)
+{
+    uint64_t start_ns = clock_monotonic_ns();
+    struct engine_options options = {.iteration = self->calls++, .deadline_ns = deadline_of(self)};
+    struct table_request request = {.op = "load",
+                                    .path = path,
+                                    .deadline_ns = options.deadline_ns,
+                                    .alone = experiment_is(self->experiment, OPT_LOAD_EXCHANGE, "off")};
+    struct tables tables;
+    struct packing packing = {0};
+    struct place_name name;
+    struct place *place = NULL;
+    struct sample sample;
+    bool unused = false;
+    tables_init(&tables);
+    int rc = settle(self, options.deadline_ns, err);
+    if (!rc)
+        rc = check_result(result, err);
+    if (!rc)
+        rc = description_check(state, false, err);
+    if (!rc)
+        rc = make_room_for_values(self, state, err);
+    rc = tables_exchange(&tables, self->comm, state, &request, rc, &unused, err);
+    if (!rc)
+        rc = find_place(self, path, false, false, &place, &name, err);
+    if (rc)
+        goto out;
+    rc = agree(self->comm, packing_prepare(&packing, state, &tables.joined, err), options.deadline_ns, err);
+    if (rc)
+        goto out;
+    struct state target = {.layout = tables.joined.layout,
+                           .pieces = tables.joined.pieces,
+                           .memory = packing.addresses,
+                           .piece_count = tables.joined.piece_count,
+                           .holder = comm_rank(self->comm),
+                           .shared_fd = -1};
+    double before_s = seconds_since(start_ns);
+    clear_sample(&sample, OP_LOAD, options.iteration);
+    self->loading = state;
+    rc = engine_load(place_engine(place), name.name, &target, &options, &sample, err);
+    self->loading = NULL;
+    if (!rc) {
+        packing_unpack(&packing, state, &tables.joined);
+        fill_result(result, &sample, before_s, false);
+    }
+out:
+    packing_release(&packing);
+    tables_release(&tables);
+    return rc;
+}
+
+int ckptbench_load(ckptbench *handle, const char *path, const struct ckptbench_state *state,
+                   struct ckptbench_result *result, struct ckptbench_error *error)
+{
+    struct sigpipe_guard guard;
+    struct cb_err err = {0};
+    pthread_mutex_lock(&handle->lock);
+    sigpipe_block(&guard);
+    int rc = load(handle, path, state, result, &err);
+    sigpipe_restore(&guard);
+    pthread_mutex_unlock(&handle->lock);
+    return errors_report(rc, &err, error);
+}
+
+int ckptbench_loaded_value(ckptbench *handle, size_t index, const void **bytes, uint64_t *length,
+                           struct ckptbench_error *error)
+{
+    struct cb_err err = {0};
+    int rc = 0;
+    pthread_mutex_lock(&handle->lock);
+    if (index >= handle->value_count || !handle->values[index].bytes) {
+        rc = cb_fail(&err, CB_ERR_USAGE, "the last load has no value %zu", index);
+    } else {
+        *bytes = handle->values[index].bytes;
+        *length = handle->values[index].len;
+    }
+    pthread_mutex_unlock(&handle->lock);
+    return errors_report(rc, &err, error);
+}
+
+/* --- looking --- */
+
+int ckptbench_inspect(ckptbench *handle, const char *path, ckptbench_checkpoint **checkpoint,
+                      struct ckptbench_error *error)
+{
+    struct sigpipe_guard guard;
+    struct place_name name;
+    struct store *store = NULL;
+    struct cb_err err = {0};
+    pthread_mutex_lock(&handle->lock);
+    sigpipe_block(&guard);
+    int rc = place_name_read(path, &name, &err);
+    if (!rc)
+        rc = place_open_store(handle->experiment, &name, false, comm_rank(handle->comm), &store, &err);
+    if (!rc)
+        rc = contents_read(store, name.name, checkpoint, &err);
+    store_free(store);
+    sigpipe_restore(&guard);
+    pthread_mutex_unlock(&handle->lock);
+    return errors_report(rc, &err, error);
+}
+
+/* --- opening and closing --- */
+
+struct ckptbench_listener {
+    int fd;
+    uint16_t port;
+    struct channel_key key;
+};
+
+static int listen_for_ranks(const char *host, struct ckptbench_listener **listener,
+                            char meeting[CKPTBENCH_MEETING_BYTES], struct cb_err *err)
+{
+    char own[HOST_MOST + 1] = "", digits[KEY_DIGITS + 1];
+    int fd = -1;
+    if (!host && gethostname(own, sizeof own - 1) != 0)
+        return cb_fail(err, CB_ERR_SYSTEM, "the name of this machine is too long");
+    host = host ? host : own;
+    if (strlen(host) > HOST_MOST || strchr(host, ' '))
+        return cb_fail(err, CB_ERR_USAGE, "'%.200s' is no name of a machine", host);
+    struct ckptbench_listener *self = calloc(1, sizeof *self);
+    if (!self)
+        return alloc_fail(err, "to listen for other ranks");
+    channel_key_new(&self->key);
+    int rc = channel_listen(0, &fd, &self->port, err);
+    if (!rc && fd == 0) { /* where standard input was closed; 0 means no socket below */
+        self->fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+        close(fd);
+        rc = self->fd < 0 ? cb_fail(err, CB_ERR_SYSTEM, "no descriptor is left to listen for other ranks") : 0;
+    } else if (!rc) {
+        self->fd = fd;
+    }
+    if (rc) {
+        free(self);
+        return rc;
+    }
+    hash_hex(self->key.bytes, sizeof self->key.bytes, digits);
+    snprintf(meeting, CKPTBENCH_MEETING_BYTES, "%s %u %s", host, self->port, digits);
+    *listener = self;
+    return 0;
+}
+
+int ckptbench_listen(const char *host, ckptbench_listener **listener, char meeting[CKPTBENCH_MEETING_BYTES],
+                     struct ckptbench_error *error)
+{
+    struct cb_err err = {0};
+    return errors_report(listen_for_ranks(host, listener, meeting, &err), &err, error);
+}
+
+void ckptbench_listener_free(ckptbench_listener *listener)
+{
+    if (!listener)
+        return;
+    if (listener->fd > 0)
+        close(listener->fd);
+    free(listener);
+}
+
+/* Reads "HOST PORT KEY". */
+static int read_meeting(const char *meeting, char host[HOST_MOST + 1], struct comm_tcp_place *place, struct cb_err *err)
+{
+    char digits[KEY_DIGITS + 1];
+    unsigned port = 0;
+    int used = 0;
+    _Static_assert(HOST_MOST == 150 && KEY_DIGITS == 64, "the lengths below");
+    if (!meeting || sscanf(meeting, "%150s %5u %64[0-9a-f]%n", host, &port, digits, &used) != 3 || meeting[used] ||
+        strlen(digits) != KEY_DIGITS || port == 0 || port > UINT16_MAX)
+        return cb_fail(err, CB_ERR_USAGE, "the text of the meeting is not one that ckptbench_listen wrote");
+    for (size_t i = 0; i < CHANNEL_KEY_BYTES; i++) {
+        char two[3] = {digits[2 * i], digits[2 * i + 1], '\0'};
+        place->key.bytes[i] = (unsigned char)strtoul(two, NULL, 16);
+    }
+    place->address = host;
+    place->port = (uint16_t)port;
+    return 0;
+}
+
+static int connect_ranks(ckptbench *self, const struct ckptbench_open_options *options, struct cb_err *err)
+{
+    char host[HOST_MOST + 1] = "localhost";
+    struct comm_tcp_place place = {.rank = options->rank, .size = options->rank_count, .address = host};
+    struct ckptbench_listener *listener = options->listener;
+    int rc = 0;
+    if (listener) {
+        place.port = listener->port;
+        place.key = listener->key;
+    } else if (options->rank_count == 1) {
+        channel_key_new(&place.key);
+    } else if (options->rank == 0) {
+        rc = cb_fail(err, CB_ERR_USAGE, "rank 0 of several ranks needs a listener");
+    } else {
+        rc = read_meeting(options->meeting, host, &place, err);
+    }
+    if (rc)
+        return rc;
+    if (listener) {
+        place.listening_fd = listener->fd;
+        listener->fd = 0;
+    }
+    return comm_tcp_new(&place, deadline_of(self), &self->comm, err);
+}
+
+static int make_handle(const struct ckptbench_open_options *options, ckptbench *self, struct cb_err *err)
+{
+    if (options->struct_bytes != sizeof *options)
+        return cb_fail(err, CB_ERR_USAGE, "the options' struct_bytes is not their size in this version");
+    if (options->rank >= options->rank_count)
+        return cb_fail(err, CB_ERR_USAGE, "there is no rank %u of %u", options->rank, options->rank_count);
+    self->allows_different_values = options->allows_different_values != 0;
+    self->page = calloc(1, status_page_bytes(0));
+    if (!self->page)
+        return alloc_fail(err, "for a handle");
+    status_page_fill(self->page, options->rank, options->rank_count, 0);
+    int rc = keys_read(options->words, options->word_count, &self->experiment, err);
+    if (!rc)
+        rc = device_host_open(device_host_cores(), &self->device, err);
+    return rc ? rc : connect_ranks(self, options, err);
+}
+
+static void free_handle(ckptbench *self)
+{
+    comm_free(self->async_comm);
+    comm_free(self->comm);
+    if (self->device)
+        device_close(self->device);
+    free(self->page);
+    experiment_free(self->experiment);
+    packing_release(&self->packing);
+    tables_release(&self->saved);
+    forget_values(self);
+    pthread_mutex_destroy(&self->lock);
+    free(self);
+}
+
+int ckptbench_open(const struct ckptbench_open_options *options, ckptbench **handle, struct ckptbench_error *error)
+{
+    struct sigpipe_guard guard;
+    struct cb_err err = {0};
+    ckptbench *self = calloc(1, sizeof *self);
+    if (!self) {
+        ckptbench_listener_free(options->listener);
+        return errors_report(alloc_fail(&err, "for a handle"), &err, error);
+    }
+    sigpipe_block(&guard);
+    pthread_mutex_init(&self->lock, NULL);
+    tables_init(&self->saved);
+    int rc = make_handle(options, self, &err);
+    ckptbench_listener_free(options->listener);
+    if (rc)
+        free_handle(self);
+    else
+        *handle = self;
+    sigpipe_restore(&guard);
+    return errors_report(rc, &err, error);
+}
+
+int ckptbench_close(ckptbench *handle, struct ckptbench_error *error)
+{
+    struct sigpipe_guard guard;
+    struct cb_err err = {0};
+    if (!handle)
+        return 0;
+    pthread_mutex_lock(&handle->lock);
+    sigpipe_block(&guard);
+    int rc = settle(handle, deadline_of(handle), &err);
+    ckptbench_async *left = handle->async; /* it did not end in time */
+    if (left)
+        pthread_mutex_lock(&left->lock);
+    bool closed = place_close(handle->saves);
+    closed = place_close(handle->loads) && closed;
+    if (left) {
+        left->ended = left->told = true;
+        left->err = err;
+        pthread_mutex_unlock(&left->lock);
+    }
+    if (left && closed)
+        async_release(left);
+    pthread_mutex_unlock(&handle->lock);
+    if (closed)
+        free_handle(handle);
+    sigpipe_restore(&guard);
+    return errors_report(rc, &err, error);
+}
