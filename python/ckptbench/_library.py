@@ -1,0 +1,297 @@
+"""libckptbench (include/ckptbench.h) through ctypes, which releases the GIL during every call."""
+import array
+import ast
+import ctypes
+import itertools
+import os
+import pathlib
+
+DIMS = 8
+TIMEOUT = -6
+MEETING_BYTES = 256
+
+
+class Error(RuntimeError):
+    """A save or load failed. `code` is the library's number for the reason."""
+
+    def __init__(self, text, code=None):
+        super().__init__(text)
+        self.code = code
+
+
+class _CError(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_int), ("text", ctypes.c_char * 1024)]
+
+
+class _OpenOptions(ctypes.Structure):
+    _fields_ = [("struct_bytes", ctypes.c_size_t), ("rank", ctypes.c_uint32), ("rank_count", ctypes.c_uint32),
+                ("listener", ctypes.c_void_p), ("meeting", ctypes.c_char_p),
+                ("words", ctypes.POINTER(ctypes.c_char_p)), ("word_count", ctypes.c_size_t)]
+
+
+class _State(ctypes.Structure):
+    _fields_ = [("struct_bytes", ctypes.c_size_t), ("tensors", ctypes.c_void_p), ("tensor_count", ctypes.c_size_t),
+                ("regions", ctypes.c_void_p), ("region_count", ctypes.c_size_t),
+                ("values", ctypes.c_void_p), ("value_count", ctypes.c_size_t)]
+
+
+class _Result(ctypes.Structure):
+    _fields_ = [("struct_bytes", ctypes.c_size_t)] + \
+        [(name, ctypes.c_double) for name in ("total_s", "stall_s", "plan_s", "transfer_s", "wait_s", "durable_s")] + \
+        [(name, ctypes.c_uint64) for name in ("bytes", "moved_bytes", "plan_is_kept")]
+
+
+class _Entry(ctypes.Structure):
+    _fields_ = [("struct_bytes", ctypes.c_size_t), ("fqn", ctypes.c_char_p), ("path", ctypes.c_char_p),
+                ("is_value", ctypes.c_uint64), ("dtype", ctypes.c_int64), ("dims", ctypes.c_uint64),
+                ("shape", ctypes.c_uint64 * DIMS), ("bytes", ctypes.c_uint64)]
+
+
+def _find():
+    """The path of the library: CKPTBENCH_LIBRARY, beside this file as in a wheel, in the source tree, or the system's."""
+    given = os.environ.get("CKPTBENCH_LIBRARY")
+    if given:
+        return given
+    here = pathlib.Path(__file__).resolve().parent
+    for candidate in (here / "libckptbench.so", here.parents[1] / "build" / "libckptbench.so"):
+        if candidate.exists():
+            return str(candidate)
+    return "libckptbench.so"
+
+
+def _load():
+    try:
+        library = ctypes.CDLL(_find(), use_errno=True)
+    except OSError as error:
+        raise ImportError(f"libckptbench cannot be loaded: {error}. `make` builds it; CKPTBENCH_LIBRARY names it") from None
+    error, pointer, integer = ctypes.POINTER(_CError), ctypes.c_void_p, ctypes.c_int
+    prototypes = {
+        "version": (ctypes.c_char_p, []),
+        "dtype": (ctypes.c_int64, [ctypes.c_char_p]),
+        "dtype_name": (ctypes.c_char_p, [ctypes.c_int64]),
+        "listen": (integer, [ctypes.c_char_p, ctypes.POINTER(pointer), ctypes.c_char_p, error]),
+        "listener_free": (None, [pointer]),
+        "open": (integer, [ctypes.POINTER(_OpenOptions), ctypes.POINTER(pointer), error]),
+        "close": (integer, [pointer, error]),
+        "save": (integer, [pointer, ctypes.c_char_p, ctypes.POINTER(_State), ctypes.POINTER(_Result), error]),
+        "save_async": (integer, [pointer, ctypes.c_char_p, ctypes.POINTER(_State), ctypes.POINTER(pointer), error]),
+        "async_wait": (integer, [pointer, ctypes.c_double, ctypes.POINTER(integer), ctypes.POINTER(_Result), error]),
+        "async_free": (None, [pointer]),
+        "load": (integer, [pointer, ctypes.c_char_p, ctypes.POINTER(_State), ctypes.POINTER(_Result), error]),
+        "loaded_value": (integer, [pointer, ctypes.c_size_t, ctypes.POINTER(pointer), ctypes.POINTER(ctypes.c_uint64), error]),
+        "inspect": (integer, [pointer, ctypes.c_char_p, ctypes.POINTER(pointer), error]),
+        "checkpoint_count": (ctypes.c_size_t, [pointer]),
+        "checkpoint_entry": (integer, [pointer, ctypes.c_size_t, ctypes.POINTER(_Entry), error]),
+        "checkpoint_free": (None, [pointer]),
+    }
+    for name, (result, arguments) in prototypes.items():
+        function = getattr(library, f"ckptbench_{name}")
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+_library = _load()
+
+
+def _call(name, *arguments):
+    """Calls a function that can fail; raises its error."""
+    error = _CError()
+    code = getattr(_library, f"ckptbench_{name}")(*arguments, ctypes.byref(error))
+    if code:
+        raise Error(error.text.decode(errors="replace"), code)
+
+
+def version():
+    return _library.ckptbench_version().decode()
+
+
+_dtypes = {}
+
+
+def dtype_number(dtype):
+    """The library's number for a torch.dtype. ValueError if it has none."""
+    number = _dtypes.get(dtype)
+    if number is None:
+        name = str(dtype).removeprefix("torch.")
+        number = _library.ckptbench_dtype(name.encode())
+        if number < 0:
+            raise ValueError(f"tensors of type {name} cannot be saved or loaded")
+        _dtypes[dtype] = number
+    return number
+
+
+class Strings:
+    """Texts of C, in one piece of memory: add() returns a number, and address() its address once all are added."""
+
+    def __init__(self):
+        self.parts, self.bytes = [], 0
+
+    def add(self, text):
+        part = text.encode("utf-8", "surrogatepass") + b"\0"
+        self.parts.append(part)
+        self.bytes += len(part)
+        return self.bytes - len(part)
+
+    def freeze(self):
+        self.buffer = ctypes.create_string_buffer(b"".join(self.parts), self.bytes or 1)
+        return ctypes.addressof(self.buffer)
+
+
+class State:
+    """A ckptbench_state. `tensors` are _state.Tensor; `values` name -> bytes, or None in a load; `paths` name -> path."""
+
+    def __init__(self, tensors, values, paths):
+        strings, rows, regions, held = Strings(), array.array("Q"), array.array("Q"), []
+        padding = tuple((0,) * number for number in range(DIMS + 1))
+        for index, tensor in enumerate(tensors):
+            dims = len(tensor.shape)
+            if dims > DIMS:
+                raise ValueError(f"{tensor.name}: a tensor of {dims} dimensions cannot be saved or loaded")
+            empty = padding[DIMS - dims]
+            rows.extend((strings.add(tensor.name), strings.add(repr(tuple(paths.get(tensor.name, (tensor.name,))))),
+                         dtype_number(tensor.dtype), dims, *tensor.shape, *empty))
+            for region in tensor.regions:
+                memory = region.memory
+                regions.extend((index, memory.data_ptr(), *region.offsets, *empty, *memory.shape, *empty,
+                                *memory.stride(), *empty, 0, 0))
+                held.append(memory)
+        value_rows, contents = array.array("Q"), []
+        for name, stored in values.items():
+            content = ctypes.c_char_p(stored)
+            contents.append(content)
+            value_rows.extend((strings.add(name), strings.add(repr(tuple(paths.get(name, (name,))))),
+                               ctypes.cast(content, ctypes.c_void_p).value or 0, len(stored or b"")))
+        base = strings.freeze()
+        for table, width in ((rows, 4 + DIMS), (value_rows, 4)):
+            for start in range(0, len(table), width):
+                table[start] += base
+                table[start + 1] += base
+        self.names = list(values)
+        self.kept = (strings, rows, regions, held, value_rows, contents, values)
+        self.struct = _State(ctypes.sizeof(_State), rows.buffer_info()[0], len(tensors), regions.buffer_info()[0],
+                             len(held), value_rows.buffer_info()[0], len(values))
+
+    def refuse(self, reason):
+        """Makes it a state with one tensor of no type, which is called by the reason."""
+        name = ctypes.create_string_buffer(reason.encode("utf-8", "replace"))
+        row = array.array("Q", (ctypes.addressof(name), 0, 1 << 62, *(0,) * (DIMS + 1)))
+        self.kept += (name, row)
+        self.struct.tensors, self.struct.tensor_count = row.buffer_info()[0], 1
+
+
+def together(describe, call):
+    """Passes the State that `describe` returns to a collective call. If describing it fails on this rank, the call is
+    made with a state that the library refuses, so that it fails on every rank and none is left waiting."""
+    try:
+        state = describe()
+    except Exception as failure:
+        refused = State((), {}, {})
+        refused.refuse(f"{type(failure).__name__}: {failure}")
+        try:
+            call(refused)
+        except Error:
+            pass
+        raise
+    return call(state)
+
+
+class Result(dict):
+    """Seconds and bytes of a save or load, by name; also as attributes."""
+
+    __getattr__ = dict.__getitem__
+
+
+def _read_result(result):
+    return Result((name, getattr(result, name)) for name, _ in _Result._fields_[1:])
+
+
+class AsyncSave:
+    """A save that continues in a thread of the library."""
+
+    def __init__(self, pointer):
+        self.pointer = pointer
+
+    def wait(self, seconds):
+        """The result; None if it has not ended after `seconds`; raises how it failed."""
+        ended, result = ctypes.c_int(0), _Result(ctypes.sizeof(_Result))
+        try:
+            _call("async_wait", self.pointer, seconds, ctypes.byref(ended), ctypes.byref(result))
+        except Error as error:
+            if error.code == TIMEOUT and not ended.value:
+                return None
+            raise
+        return _read_result(result)
+
+    def __del__(self):
+        if self.pointer:
+            _library.ckptbench_async_free(self.pointer)
+
+
+class Entry:
+    """An item of a stored checkpoint. `dtype` is a name, or None for a value."""
+
+    __slots__ = ("name", "path", "dtype", "shape", "bytes")
+
+    def __init__(self, entry):
+        self.name = entry.fqn.decode("utf-8", "surrogatepass")
+        self.path = ast.literal_eval(entry.path.decode("utf-8", "surrogatepass")) if entry.path else (self.name,)
+        self.dtype = None if entry.is_value else _library.ckptbench_dtype_name(entry.dtype).decode()
+        self.shape = tuple(itertools.islice(entry.shape, entry.dims))
+        self.bytes = entry.bytes
+
+
+class Handle:
+    """A ckptbench handle."""
+
+    def __init__(self, rank=0, rank_count=1, listener=None, meeting=None, words=()):
+        self.pointer = ctypes.c_void_p()
+        texts = (ctypes.c_char_p * len(words))(*(word.encode() for word in words))
+        options = _OpenOptions(ctypes.sizeof(_OpenOptions), rank, rank_count, listener, meeting, texts, len(words))
+        _call("open", ctypes.byref(options), ctypes.byref(self.pointer))
+        self.rank, self.rank_count = rank, rank_count
+
+    def close(self):
+        """Waits for asynchronous saves; raises the failure of one that no other call has raised."""
+        pointer, self.pointer = self.pointer, None
+        _call("close", pointer)
+
+    def save(self, path, state):
+        result = _Result(ctypes.sizeof(_Result))
+        _call("save", self.pointer, path.encode(), ctypes.byref(state.struct), ctypes.byref(result))
+        return _read_result(result)
+
+    def save_async(self, path, state):
+        save = ctypes.c_void_p()
+        _call("save_async", self.pointer, path.encode(), ctypes.byref(state.struct), ctypes.byref(save))
+        return AsyncSave(save)
+
+    def load(self, path, state):
+        """(result, name -> bytes of the values)."""
+        result = _Result(ctypes.sizeof(_Result))
+        _call("load", self.pointer, path.encode(), ctypes.byref(state.struct), ctypes.byref(result))
+        values, address, length = {}, ctypes.c_void_p(), ctypes.c_uint64()
+        for index, name in enumerate(state.names):
+            _call("loaded_value", self.pointer, index, ctypes.byref(address), ctypes.byref(length))
+            values[name] = ctypes.string_at(address, length.value)
+        return _read_result(result), values
+
+    def inspect(self, path):
+        """The Entries of a checkpoint, by name."""
+        checkpoint, entries = ctypes.c_void_p(), {}
+        _call("inspect", self.pointer, path.encode(), ctypes.byref(checkpoint))
+        try:
+            for index in range(_library.ckptbench_checkpoint_count(checkpoint)):
+                entry = _Entry(ctypes.sizeof(_Entry))
+                _call("checkpoint_entry", checkpoint, index, ctypes.byref(entry))
+                found = Entry(entry)
+                entries[found.name] = found
+        finally:
+            _library.ckptbench_checkpoint_free(checkpoint)
+        return entries
+
+
+def listen(host):
+    """(listener, meeting text) of rank 0; the listener goes to a Handle."""
+    listener, meeting = ctypes.c_void_p(), ctypes.create_string_buffer(MEETING_BYTES)
+    _call("listen", host.encode() if host else None, ctypes.byref(listener), meeting)
+    return listener, meeting.value

@@ -1,0 +1,123 @@
+"""What a rank holds of a state: its tensors as boxes with addresses, and its other values as bytes.
+
+Names, and what counts as a value, are those of torch.distributed.checkpoint, whose own functions flatten the state."""
+import io
+
+import torch
+from torch.distributed._shard.sharded_tensor import ShardedTensor
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+from torch.distributed.checkpoint._sharded_tensor_utils import _flatten_sharded_tensors
+from torch.distributed.tensor import DTensor
+
+from ._boxes import boxes
+
+
+class Region:
+    """A box of a tensor, and the tensor in memory that has its elements."""
+
+    __slots__ = ("offsets", "memory")
+
+    def __init__(self, offsets, memory):
+        self.offsets, self.memory = offsets, memory
+
+
+class Tensor:
+    """A tensor of the whole job, and this rank's regions of it."""
+
+    __slots__ = ("name", "dtype", "shape", "regions")
+
+    def __init__(self, name, dtype, shape, regions):
+        self.name, self.dtype, self.shape, self.regions = name, dtype, shape, regions
+
+
+def _dtensor_regions(name, tensor):
+    mesh, local = tensor.device_mesh, tensor._local_tensor
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
+        return []
+    if tensor.numel() == 0:  # without elements, but the checkpoint has its name
+        return [Region((0,) * tensor.dim(), local)]
+    try:
+        held = boxes(tuple(tensor.shape), tuple(mesh.mesh.shape), tuple(coordinate), tuple(tensor.placements))
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    if len(held) == 1 and tuple(local.shape) == held[0][1]:
+        return [Region(held[0][0], local)]
+    regions = []
+    for offsets, sizes, starts in held:
+        part = local
+        for dim, (start, size) in enumerate(zip(starts, sizes)):
+            part = part.narrow(dim, start, size)
+        regions.append(Region(offsets, part))
+    return regions
+
+
+def describe_tensor(name, tensor):
+    """The Tensor that describes `tensor`, of whichever kind it is. ValueError if it cannot be stored."""
+    if isinstance(tensor, DTensor):
+        regions = _dtensor_regions(name, tensor)
+    elif isinstance(tensor, ShardedTensor):
+        regions = [Region(tuple(shard.metadata.shard_offsets), shard.tensor) for shard in tensor.local_shards()
+                   if shard.tensor.numel() > 0]
+    else:
+        regions = [Region((0,) * tensor.dim(), tensor)]
+    shape = tuple(tensor.size())
+    dtype = tensor.dtype
+    for region in regions:
+        memory = region.memory
+        if memory.layout != torch.strided or memory.is_quantized:
+            raise ValueError(f"{name}: a tensor with layout {memory.layout} cannot be saved or loaded")
+        if memory.is_meta:
+            raise ValueError(f"{name}: a tensor on the meta device has no values")
+        if memory.is_conj() or memory.is_neg():
+            raise ValueError(f"{name}: a lazy conjugate or negative cannot be saved or loaded; resolve_conj() makes it plain")
+    return Tensor(name, dtype, shape, regions)
+
+
+def flatten(state):
+    """(name -> value, name -> path) of a nested state, as dcp.save and dcp.load name them."""
+    flat, paths = flatten_state_dict(state)
+    if any(isinstance(value, ShardedTensor) for value in flat.values()):
+        flat = _flatten_sharded_tensors(flat)
+    return flat, paths
+
+
+def split(flat):
+    """(tensors, values): the Tensors, and name -> any other value, of a flat state."""
+    tensors, values = [], {}
+    for name, value in flat.items():
+        if isinstance(value, torch.Tensor) or isinstance(value, ShardedTensor):
+            tensors.append(describe_tensor(name, value))
+        else:
+            values[name] = value
+    return tensors, values
+
+
+def on_host(tensors, is_load=False):
+    """The tensors with memory of the host in place of a device's: a copy, or in a load room for from_host to copy from."""
+    def host(memory):
+        if memory.device.type == "cpu":
+            return memory
+        return torch.empty(memory.shape, dtype=memory.dtype) if is_load else memory.detach().to("cpu")
+    return [Tensor(tensor.name, tensor.dtype, tensor.shape,
+                   [Region(region.offsets, host(region.memory)) for region in tensor.regions]) for tensor in tensors]
+
+
+def from_host(tensors, loaded):
+    """Copies what was loaded to the host's memory to the device memory of `tensors`."""
+    with torch.no_grad():
+        for tensor, host in zip(tensors, loaded):
+            for region, copy in zip(tensor.regions, host.regions):
+                if copy.memory is not region.memory:
+                    region.memory.copy_(copy.memory)
+
+
+def to_bytes(value):
+    """The bytes of a value that is no tensor, as dcp.save stores it."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def from_bytes(stored):
+    return torch.load(io.BytesIO(stored), weights_only=False)
