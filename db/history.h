@@ -173,6 +173,19 @@ typedef int (*run_line_fn)(void *context, const struct run_line *line, struct cb
 int history_each_run(struct history *self, const struct run_selection *selection, run_line_fn each, void *context,
                      struct cb_err *err) CB_MUST_CHECK;
 
+/* A metric of a run that passed: a point of its history. Borrowed for the call. */
+struct metric_point {
+    const char *run, *hash, *store, *site;
+    uint64_t started_wall_ns;
+    enum operation op;
+    struct summary summary;
+};
+typedef int (*metric_point_fn)(void *context, const struct metric_point *point, struct cb_err *err);
+/* Calls `each` for the runs that passed and have the metric, in order of name. With OP_COUNT for `op`, a run has its
+ * first operation that has the metric. `hash`: only runs of that experiment; NULL: all. */
+int history_each_point(struct history *self, enum operation op, enum metric_id metric, const char *hash,
+                       metric_point_fn each, void *context, struct cb_err *err) CB_MUST_CHECK;
+
 /* What every rank measured: one call per operation, iteration and metric, in that order. */
 struct rank_values {
     enum operation op;

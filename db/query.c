@@ -1,5 +1,6 @@
 /* Reads many rows: lists, samples, and a user's own SELECT. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/alloc.h"
@@ -62,6 +63,40 @@ int history_each_run(struct history *self, const struct run_selection *selection
         rc = each(context, &line, err);
         sqlite3_reset(statement);
     }
+    return rc;
+}
+
+int history_each_point(struct history *self, enum operation op, enum metric_id metric, const char *hash,
+                       metric_point_fn each, void *context, struct cb_err *err)
+{
+    sqlite3_stmt *statement;
+    char last[64] = "";
+    int rc = db_query(self, &statement, err,
+                      "SELECT r.run, r.hash, t.store, s.site, r.started_ns, m.op, m.n, m.median, m.p95, m.min, m.max,"
+                      " m.mean, m.mad FROM run r JOIN metric m ON m.run=r.run LEFT JOIN site s ON s.id=r.site"
+                      " LEFT JOIN store_target t ON t.id=r.store_target WHERE r.outcome='pass' AND m.metric=?1"
+                      " AND (?2 IS NULL OR m.op=?2) AND (?3 IS NULL OR r.hash=?3) AND m.median IS NOT NULL"
+                      " ORDER BY r.run, m.op",
+                      "ttt", metric_row(metric)->name, op == OP_COUNT ? NULL : operation_name(op), hash);
+    while (db_next(self, statement, &rc, err)) {
+        struct metric_point point = {.run = db_text(statement, 0),
+                                     .hash = db_text(statement, 1),
+                                     .store = db_text(statement, 2),
+                                     .site = db_text(statement, 3),
+                                     .started_wall_ns = (uint64_t)sqlite3_column_int64(statement, 4),
+                                     .summary = {.n = (size_t)sqlite3_column_int64(statement, 6),
+                                                 .median = db_double(statement, 7),
+                                                 .p95 = db_double(statement, 8),
+                                                 .min = db_double(statement, 9),
+                                                 .max = db_double(statement, 10),
+                                                 .mean = db_double(statement, 11),
+                                                 .mad = db_double(statement, 12)}};
+        if (strcmp(point.run, last) == 0 || !operation_find(db_text(statement, 5), &point.op))
+            continue;
+        snprintf(last, sizeof last, "%s", point.run);
+        rc = each(context, &point, err);
+    }
+    sqlite3_reset(statement);
     return rc;
 }
 

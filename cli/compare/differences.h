@@ -1,5 +1,5 @@
 /* The differences between two sides of runs: experiment keys, which are compared, and fingerprints, which confound.
- * Does no I/O; used only by cli/compare/comparison.c. */
+ * Does no I/O. */
 #ifndef CLI_COMPARE_DIFFERENCES_H
 #define CLI_COMPARE_DIFFERENCES_H
 

@@ -1,105 +1,20 @@
-/* ckptbench history: prints one metric over time, a line for each experiment. */
-#include <math.h>
+/* ckptbench history: prints one metric over time, a line for each experiment, and where its level changed. */
 #include <stdio.h>
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/history/level_change.h"
+#include "cli/history/metric_lines.h"
+#include "cli/report/bars.h"
 #include "cli/report/history_reading.h"
-#include "cli/report/sweep_axes.h"
 #include "cli/report/table.h"
 #include "core/alloc.h"
 #include "core/log.h"
 #include "core/nearest_word.h"
 #include "core/units.h"
-#include "run/workload_kind.h"
 
-/* Number of newest values in a line. */
-#define SPARKLINE_WIDTH 60
-
-struct point {
-    char run[64], hash[32], site[64];
-    struct experiment *experiment; /* owned */
-    uint64_t at_ns, line_began_ns; /* line: all runs of the same experiment on the same store and site */
-    double value, min, max;
-    size_t n;
-};
-
-struct series {
-    enum operation op; /* OP_COUNT: any */
-    enum metric_id metric;
-    struct point *points; /* ordered by line, then oldest first */
-    size_t count;
-    bool on_stores, at_sites; /* there are several of them */
-};
-
-static const char *store_of(const struct point *point)
-{
-    return experiment_text(point->experiment, OPT_STORE);
-}
-
-/* 0 if both are of one line. */
-static int compare_lines(const struct point *x, const struct point *y)
-{
-    int order = strcmp(x->hash, y->hash);
-    if (order == 0)
-        order = strcmp(store_of(x), store_of(y));
-    return order ? order : strcmp(x->site, y->site);
-}
-
-/* Appends the run if it passed and has the metric. */
-static int take_run(void *context, struct run_info *run, struct cb_err *err)
-{
-    struct series *self = context;
-    const struct run_metric *found = NULL;
-    for (size_t k = 0; k < run->metric_count && !found; k++)
-        if (run->metrics[k].metric == self->metric && (self->op == OP_COUNT || run->metrics[k].op == self->op) &&
-            isfinite(run->metrics[k].summary.median))
-            found = &run->metrics[k];
-    if (!found || strcmp(run->outcome, "pass") != 0)
-        return 0;
-    if (alloc_grow(&self->points, self->count, sizeof *self->points, err))
-        return CB_ERR_MEMORY;
-    struct point *point = &self->points[self->count++];
-    *point = (struct point){.at_ns = run->started_wall_ns,
-                            .value = found->summary.median,
-                            .min = found->summary.min,
-                            .max = found->summary.max,
-                            .n = found->summary.n,
-                            .experiment = run->experiment};
-    memcpy(point->run, run->run, sizeof point->run);
-    memcpy(point->hash, run->hash, sizeof point->hash);
-    memcpy(point->site, run->site, sizeof point->site);
-    run->experiment = NULL; /* ownership has moved */
-    return 0;
-}
-
-static int compare_points(const void *a, const void *b)
-{
-    const struct point *x = a, *y = b;
-    int order = compare_lines(x, y);
-    if (x->line_began_ns != y->line_began_ns)
-        return x->line_began_ns < y->line_began_ns ? -1 : 1;
-    if (order == 0 && x->at_ns != y->at_ns)
-        return x->at_ns < y->at_ns ? -1 : 1;
-    return order ? order : strcmp(x->run, y->run);
-}
-
-/* Orders lines by their first run. */
-static void sort_points(struct series *self)
-{
-    if (self->count == 0)
-        return;
-    qsort(self->points, self->count, sizeof *self->points, compare_points);
-    uint64_t began_ns = 0;
-    for (size_t i = 0; i < self->count; i++) {
-        if (i == 0 || compare_lines(&self->points[i - 1], &self->points[i]) != 0)
-            began_ns = self->points[i].at_ns;
-        self->on_stores = self->on_stores || strcmp(store_of(&self->points[0]), store_of(&self->points[i])) != 0;
-        self->at_sites = self->at_sites || strcmp(self->points[0].site, self->points[i].site) != 0;
-        self->points[i].line_began_ns = began_ns;
-    }
-    qsort(self->points, self->count, sizeof *self->points, compare_points);
-}
+/* Number of newest values in a row of bars. */
+#define BARS_WIDTH 60
 
 /* "save_s", or "load.io_s" if several operations have the metric. */
 static int parse_metric(const char *word, enum operation *op, enum metric_id *metric, struct cb_err *err)
@@ -118,140 +33,176 @@ static int parse_metric(const char *word, enum operation *op, enum metric_id *me
                    nearest ? nearest : ", as save_s or load.io_s", nearest ? "?" : "");
 }
 
-static void value_range(const struct point *points, size_t count, double *least, double *most)
+/* The newest values as bars, and a mark below the first one of each new level. */
+static int write_bars(struct cli *cli, const struct metric_line *line, struct cb_err *err)
 {
-    *least = INFINITY;
-    *most = -INFINITY;
-    for (size_t i = 0; i < count; i++) {
-        *least = fmin(*least, points[i].value);
-        *most = fmax(*most, points[i].value);
-    }
-}
-
-/* "save_s of io.depth=4", or the model if there is only one line. An experiment of another release may have another
- * hash although all keys are equal. */
-static void write_name(struct buf *out, const struct series *self, const struct point *point,
-                       const struct sweep_axes *axes)
-{
-    enum metric_id metric = self->metric;
-    bool is_of_suite = metric_is_of_suite(metric); /* a workload without a model */
-    buf_printf(out, "%s of ", metric_row(metric)->name);
-    if (axes->count)
-        sweep_axes_describe(axes, point->experiment, out);
-    else
-        buf_printf(out, "%s=%s ranks=%s (%s)", is_of_suite ? "workload" : "model",
-                   is_of_suite ? workload_kind_of(point->experiment)->name
-                               : experiment_text(point->experiment, OPT_MODEL),
-                   experiment_text(point->experiment, OPT_RANKS), point->hash);
-    if (self->on_stores)
-        buf_printf(out, " on %s", store_of(point));
-    if (self->at_sites)
-        buf_printf(out, " at %s", point->site);
-}
-
-static int write_line(struct cli *cli, const struct series *self, const struct point *points, size_t count,
-                      const struct sweep_axes *axes, struct cb_err *err)
-{
-    enum metric_id metric = self->metric;
-    static const char *const bars[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
-    size_t start = count > SPARKLINE_WIDTH ? count - SPARKLINE_WIDTH : 0;
-    struct table table;
-    char text[32], date[21], low[32], high[32];
-    double least, most;
-    value_range(points, count, &least, &most);
-    write_name(&cli->out, self, &points[0], axes);
-    buf_printf(&cli->out, ", %zu run%s, %s to %s\n", count, units_plural(count), figure_text(metric, least, low),
-               figure_text(metric, most, high));
-    value_range(points + start, count - start, &least, &most);
-    for (size_t i = start; i < count; i++) {
-        double height = most > least ? (points[i].value - least) / (most - least) * 7 : 3;
-        buf_append_text(&cli->out, bars[(size_t)(height + 0.5)]);
-    }
+    size_t start = line->count > BARS_WIDTH ? line->count - BARS_WIDTH : 0, column = 0;
+    double *values = calloc(line->count, sizeof *values);
+    if (!values)
+        return alloc_fail(err, "for a history");
+    for (size_t i = start; i < line->count; i++)
+        values[i - start] = line->points[i].value;
+    bars_write(values, line->count - start, bars_have_blocks(stdout), &cli->out);
     buf_append_char(&cli->out, '\n');
-    table_init(&table, "llrrrr");
-    table_add_headings(&table, (const char *const[]){"STARTED", "RUN", "MEDIAN", "MIN", "MAX", "CHANGE"});
-    for (size_t i = 0; i < count; i++) {
-        table_add(&table, TABLE_PLAIN, date_text(points[i].at_ns, date));
-        table_add(&table, TABLE_BOLD, points[i].run);
-        table_add(&table, TABLE_PLAIN, figure_text(metric, points[i].value, text));
-        table_add(&table, TABLE_DIM, figure_text(metric, points[i].min, text));
-        table_add(&table, TABLE_DIM, figure_text(metric, points[i].max, text));
-        if (i > 0 && points[i - 1].value != 0)
-            table_addf(&table, TABLE_PLAIN, "%+.1f %%", (points[i].value / points[i - 1].value - 1) * 100);
+    for (size_t i = 0; i < line->change_count; i++) {
+        if (line->changes[i].at < start)
+            continue;
+        buf_printf(&cli->out, "%*s^", (int)(line->changes[i].at - start - column), "");
+        column = line->changes[i].at - start + 1;
+    }
+    if (column)
+        buf_append_char(&cli->out, '\n');
+    free(values);
+    return 0;
+}
+
+static int write_values(struct cli *cli, enum metric_id metric, const struct metric_line *line, struct cb_err *err)
+{
+    struct table table;
+    char text[32], date[21];
+    const struct change_point *change = line->changes, *end = line->changes + line->change_count;
+    table_init(&table, "llrrrrl");
+    table_add_headings(
+        &table, (const char *const[]){"STARTED", "RUN", "MEDIAN", "MIN", "MAX", "CHANGE", end > change ? "LEVEL" : ""});
+    for (size_t i = 0; i < line->count; i++) {
+        const struct line_point *point = &line->points[i];
+        table_add(&table, TABLE_PLAIN, date_text(point->at_ns, date));
+        table_add(&table, TABLE_BOLD, point->run);
+        table_add(&table, TABLE_PLAIN, figure_text(metric, point->value, text));
+        table_add(&table, TABLE_DIM, figure_text(metric, point->min, text));
+        table_add(&table, TABLE_DIM, figure_text(metric, point->max, text));
+        if (i > 0 && line->points[i - 1].value != 0)
+            table_addf(&table, TABLE_PLAIN, "%+.1f %%", (point->value / line->points[i - 1].value - 1) * 100);
         else
             table_add(&table, TABLE_PLAIN, "");
+        if (change < end && change->at == i) {
+            table_addf(&table, TABLE_WARN, "%+.1f %% from here", change->shift.estimate * 100);
+            change++;
+        } else {
+            table_add(&table, TABLE_PLAIN, "");
+        }
     }
     return cli_end_table(cli, &table, err);
 }
 
-static int write_json(struct cli *cli, const struct series *series, struct cb_err *err)
+static int write_changes(struct cli *cli, struct history *history, enum metric_id metric,
+                         const struct metric_line *line, struct cb_err *err)
 {
-    struct json_writer json;
-    json_writer_init(&json, &cli->out, 0);
-    json_write_begin_object(&json);
-    json_member_text(&json, "metric", metric_row(series->metric)->name);
-    json_member_text(&json, "unit", metric_row(series->metric)->unit);
-    json_member_array(&json, "points");
-    for (size_t i = 0; i < series->count; i++) {
-        const struct point *point = &series->points[i];
-        json_write_begin_object(&json);
-        json_member_text(&json, "run", point->run);
-        json_member_date(&json, "started", point->at_ns);
-        json_member_text(&json, "experiment_hash", point->hash);
-        json_member_text(&json, "store", store_of(point));
-        json_member_text(&json, "site", point->site);
-        json_member_u64(&json, "n", point->n);
-        json_member_double(&json, "median", point->value);
-        json_member_double(&json, "min", point->min);
-        json_member_double(&json, "max", point->max);
-        json_write_end_object(&json);
+    int rc = 0;
+    for (size_t i = 0; i < line->change_count && rc == 0; i++) {
+        struct level_change change;
+        rc = level_change_load(&change, history, line, &line->changes[i], err);
+        if (rc == 0)
+            level_change_write(&change, metric, &cli->out);
+        level_change_release(&change);
     }
-    return cli_end_json(cli, &json, err);
+    return rc;
 }
 
-static int write_lines(struct cli *cli, const struct series *series, struct cb_err *err)
+static int write_line(struct cli *cli, struct history *history, const struct metric_lines *lines,
+                      const struct metric_line *line, const struct sweep_axes *axes, struct cb_err *err)
 {
-    struct sweep_axes axes = {0}; /* the keys in which the lines' experiments differ; they name the lines */
-    const struct experiment **experiments = calloc(series->count + 1, sizeof *experiments);
-    int rc = experiments ? 0 : alloc_fail(err, "for a history");
-    for (size_t i = 0; rc == 0 && i < series->count; i++)
-        experiments[i] = series->points[i].experiment;
+    char low[32], high[32];
+    double least = line->points[0].value, most = least;
+    for (size_t i = 1; i < line->count; i++) {
+        least = line->points[i].value < least ? line->points[i].value : least;
+        most = line->points[i].value > most ? line->points[i].value : most;
+    }
+    buf_printf(&cli->out, "%s of ", metric_row(lines->metric)->name);
+    metric_lines_name(lines, line, axes, &cli->out);
+    buf_printf(&cli->out, ", %zu run%s, %s to %s\n", line->count, units_plural(line->count),
+               figure_text(lines->metric, least, low), figure_text(lines->metric, most, high));
+    int rc = write_bars(cli, line, err);
     if (rc == 0)
-        rc = sweep_axes_find(&axes, experiments, series->count, true, err);
-    free(experiments);
-    if (series->count == 0)
-        log_info("no run that passed and matches has %s", metric_row(series->metric)->name);
-    for (size_t start = 0, end; start < series->count && rc == 0; start = end) {
-        for (end = start + 1; end < series->count; end++)
-            if (compare_lines(&series->points[end], &series->points[start]) != 0)
-                break;
-        if (start)
+        rc = write_values(cli, lines->metric, line, err);
+    return rc ? rc : write_changes(cli, history, lines->metric, line, err);
+}
+
+static int write_lines(struct cli *cli, struct history *history, const struct metric_lines *lines, struct cb_err *err)
+{
+    struct sweep_axes axes;
+    int rc = metric_lines_axes(lines, &axes, err);
+    if (lines->count == 0)
+        log_info("no run that passed and matches has %s", metric_row(lines->metric)->name);
+    for (size_t i = 0; i < lines->count && rc == 0; i++) {
+        if (i)
             buf_append_char(&cli->out, '\n');
-        rc = write_line(cli, series, series->points + start, end - start, &axes, err);
+        rc = write_line(cli, history, lines, &lines->items[i], &axes, err);
     }
     sweep_axes_release(&axes);
     return rc;
 }
 
+static void json_points(struct json_writer *json, const struct metric_line *line)
+{
+    for (size_t i = 0; i < line->count; i++) {
+        const struct line_point *point = &line->points[i];
+        json_write_begin_object(json);
+        json_member_text(json, "run", point->run);
+        json_member_date(json, "started", point->at_ns);
+        json_member_text(json, "experiment_hash", line->hash);
+        json_member_text(json, "store", line->store);
+        json_member_text(json, "site", line->site);
+        json_member_u64(json, "n", point->n);
+        json_member_double(json, "median", point->value);
+        json_member_double(json, "min", point->min);
+        json_member_double(json, "max", point->max);
+        json_write_end_object(json);
+    }
+}
+
+static int json_changes(struct json_writer *json, struct history *history, enum metric_id metric,
+                        const struct metric_line *line, struct cb_err *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < line->change_count && rc == 0; i++) {
+        struct level_change change;
+        rc = level_change_load(&change, history, line, &line->changes[i], err);
+        if (rc == 0) {
+            json_write_begin_object(json);
+            level_change_write_json(&change, metric, json);
+            json_write_end_object(json);
+        }
+        level_change_release(&change);
+    }
+    return rc;
+}
+
+static int write_json(struct cli *cli, struct history *history, const struct metric_lines *lines, struct cb_err *err)
+{
+    struct json_writer json;
+    int rc = 0;
+    json_writer_init(&json, &cli->out, 0);
+    json_write_begin_object(&json);
+    json_member_text(&json, "metric", metric_row(lines->metric)->name);
+    json_member_text(&json, "unit", metric_row(lines->metric)->unit);
+    json_member_array(&json, "points");
+    for (size_t i = 0; i < lines->count; i++)
+        json_points(&json, &lines->items[i]);
+    json_write_end_array(&json);
+    json_member_array(&json, "change_points");
+    for (size_t i = 0; i < lines->count && rc == 0; i++)
+        rc = json_changes(&json, history, lines->metric, &lines->items[i], err);
+    return rc ? rc : cli_end_json(cli, &json, err);
+}
+
 static int run_history(struct cli *cli, struct cb_err *err)
 {
     struct history *history;
-    struct series series = {0};
+    struct metric_lines lines = {0};
     if (cli->word_count == 0)
         return cb_fail(err, CB_ERR_USAGE,
                        "history takes a metric and filters, as `ckptbench history save_s since=30d`");
-    int rc = parse_metric(cli->words[0], &series.op, &series.metric, err);
+    struct metric_lines_wanted wanted = {.words = cli->words + 1, .word_count = cli->word_count - 1};
+    int rc = parse_metric(cli->words[0], &wanted.op, &wanted.metric, err);
     if (rc == 0)
         rc = history_open_read_only(NULL, &history, err);
     if (rc)
         return rc;
-    rc = for_each_run(history, cli->words + 1, cli->word_count - 1, take_run, &series, err);
-    sort_points(&series);
+    rc = metric_lines_load(&lines, history, &wanted, err);
     if (rc == 0)
-        rc = cli->json ? write_json(cli, &series, err) : write_lines(cli, &series, err);
-    for (size_t i = 0; i < series.count; i++)
-        experiment_free(series.points[i].experiment);
-    free(series.points);
+        rc = cli->json ? write_json(cli, history, &lines, err) : write_lines(cli, history, &lines, err);
+    metric_lines_release(&lines);
     history_close(history);
     return rc;
 }
@@ -260,9 +211,11 @@ const struct verb verb_history = {
     .name = "history",
     .arguments = "METRIC [key=value…]",
     .summary = "one metric over time",
-    .about = "A line for each experiment among the runs that match, named by the keys in which they differ: medians of "
-             "the runs that passed, oldest first. "
-             "docs/metrics.md has the names; load.io_s means the loads where saves have the metric, too.",
+    .about =
+        "A line for each experiment among the runs that match, named by the keys in which they differ: medians of "
+        "the runs that passed, oldest first, and where their level changed: by how much, between which runs, and what "
+        "else differs between these. "
+        "docs/metrics.md has the names; load.io_s means the loads where saves have the metric, too.",
     .example = "ckptbench history save_s label.kind=nightly since=30d",
     .run = run_history,
 };

@@ -46,6 +46,8 @@ CHANGED = {
     r"URL of an S3 server, as": "s3.endpoint is one or several",
     r"HOME/runs; runs whose|folders under HOME/runs\.|^(gone )?are kept\.": "runs whose folder is gone leave the history",
     r"CKPTBENCH.INDEX|where runs (and history\.db )?are kept|local disk for the index": "the history is an index on a local disk",
+    r"^A line for each experiment among|^medians of the runs that passed|^which runs, and what else|^loads where saves":
+        "history marks where a level changed",
     r"in_backoff_s|every request under way was in its backoff": "waiting for a store's retries is a state",
 }
 
@@ -83,6 +85,8 @@ def without_added(document):
     kept = {key: without_added(value) for key, value in document.items() if key not in ("slowest_rank_state", "more_runs", "aliases", "processing_durations_s", "utilization", *NEW_OPTIONS, *SAVE_RATES, *THROUGHPUTS)}
     for operation in kept.get("slowest_rank", {}).values():
         operation.pop("state", None)
+    if "points" in kept:
+        kept.pop("change_points", None)
     if "experiment_hash" in kept and "median" in kept:  # a point of the history
         kept.pop("store", None), kept.pop("site", None)
     reading = kept.get("states", {}).get("baseline_read", {})

@@ -510,6 +510,71 @@ def test_history_draws_a_line_for_each_store_and_site(home):
         ("/scratch/a", "local"), ("/scratch/b", "local"), ("/scratch/b", "tor")}
 
 
+def make_levels(home, *more, before=20, after=12, factor=1.15):
+    """Nights whose save takes longer from the one on that has another kernel and another node."""
+    for night, save in enumerate(nights(before + after, factor, since=before + 1), 1):
+        kernel, node = ("6.1", "n1") if night <= before else ("6.12", "n2")
+        folder = home.make(f"night-{night:02}", f"save={save}", f'fingerprint={{"kernel": {{"release": "{kernel}"}}, "cpu": {{"count": 8}}}}', *more)
+        (folder / "attempts/1/rendezvous.json").write_text(json.dumps({"nodes": [{"node": node, "state": "joined", "first_rank": 0, "ranks": 2}]}))
+    home.call("collect")
+
+
+def test_history_marks_where_the_level_changed_and_what_differs(home):
+    make_levels(home)
+    change, = home.json("history", "save_s")["change_points"]
+    assert change["run"] in ("night-20", "night-21", "night-22") and change["direction"] == "worse"
+    assert change["ci"][0] <= change["change"] <= change["ci"][1] and 0.1 < change["change"] < 0.2
+    assert change["before"]["first"] == "night-01" and change["after"]["last"] == "night-32"
+    assert change["before"]["n"] + change["after"]["n"] == 32 and 1.1 < change["after"]["median"] / change["before"]["median"] < 1.2
+    assert "6.12" in change["differs"]["kernel.release"]["after"] and change["differs"]["nodes"] == {"before": "n1", "after": "n2"}
+    assert set(change["differs"]) == {"kernel.release", "nodes"}
+    text = home.call("history", "save_s").stdout
+    assert re.search(rf"worse at {change['run']}, 2023-.*: \+1\d\.\d % \[", text) and "nodes n1 -> n2" in text
+    assert re.search(rf"{change['run']} .* \+1\d\.\d % from here", text)
+    bars, marks = text.splitlines()[1:3]
+    assert len(bars) == 32 and marks.strip() == "^" and marks.index("^") == int(change["run"][-2:]) - 1
+
+
+def test_history_of_noise_and_of_an_outlier_marks_nothing(home):
+    for night, save in enumerate(nights(30), 1):
+        home.make(f"night-{night:02}", f"save={save * (4 if night == 20 else 1)}")
+    home.call("collect")
+    assert home.json("history", "save_s")["change_points"] == []
+    text = home.call("history", "save_s").stdout
+    assert "^" not in text and "LEVEL" not in text
+
+
+def test_each_line_has_its_own_change_points(home):
+    for night, save in enumerate(nights(30, 1.2, since=16), 1):
+        home.make(f"a{night:02}", f"save={save}", "store=/scratch/a")
+        home.make(f"b{night:02}", "save=9", "store=/scratch/b")
+    home.call("collect")
+    changes = home.json("history", "save_s")["change_points"]
+    assert [change["store"] for change in changes] == ["/scratch/a"]
+    assert home.json("history", "save_s", "store=/scratch/b")["change_points"] == []
+
+
+@pytest.mark.parametrize("locale, bars", [({"LC_ALL": "en_GB.UTF-8"}, "▁▃▅▆█"), ({"LC_ALL": "", "LANG": "C.utf8"}, "▁▃▅▆█"),
+                                          ({"LC_ALL": "C", "LANG": "C.UTF-8"}, "13568"), ({"LC_ALL": "", "LC_CTYPE": "", "LANG": ""}, "13568")])
+def test_history_draws_bars_in_the_encoding_of_the_terminal(home, locale, bars):
+    for i in range(5):
+        home.make(f"a{i}", f"save={1 + i}")
+    home.call("collect")
+    controller, terminal = os.openpty()
+    program = subprocess.Popen([BUILD / "ckptbench", "history", "save_s"], stdout=terminal,
+                               env={**os.environ, "CKPTBENCH_HOME": str(home.folder), "TERM": "xterm", **locale})
+    os.close(terminal)
+    shown = b""
+    try:
+        while more := os.read(controller, 4096):
+            shown += more
+    except OSError:  # the program has closed its end
+        pass
+    os.close(controller)
+    assert program.wait(timeout=60) == 0
+    assert bars in shown.decode().splitlines()[1]
+
+
 def test_a_window_has_only_runs_on_the_store_of_what_it_is_compared_with(home):
     for i in range(6):
         home.make(f"a{i}", f"save={9 + 0.01 * i}", "label.kind=nightly", "store=/scratch/a")

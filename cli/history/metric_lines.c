@@ -1,0 +1,213 @@
+/* Loads the lines of the history. */
+#include "cli/history/metric_lines.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "run/workload_kind.h"
+
+/* A point that does not know its line yet. */
+struct loose_point {
+    struct line_point point;
+    char hash[32], site[64];
+    const char *store;      /* borrowed from the list of stores */
+    uint64_t line_began_ns; /* first point of its line */
+};
+
+struct loader {
+    struct run_selection selection; /* sorted by name */
+    bool selects;
+    char **stores;
+    size_t store_count;
+    struct loose_point *points;
+    size_t count;
+};
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(a, b);
+}
+
+/* A copy of the name that lives as long as the loader. Runs have few stores. */
+static const char *keep_store(struct loader *self, const char *store, struct cb_err *err)
+{
+    for (size_t i = 0; i < self->store_count; i++)
+        if (strcmp(self->stores[i], store) == 0)
+            return self->stores[i];
+    if (alloc_add_text(&self->stores, &self->store_count, store, strlen(store), err))
+        return NULL;
+    return self->stores[self->store_count - 1];
+}
+
+static int take_point(void *context, const struct metric_point *found, struct cb_err *err)
+{
+    struct loader *self = context;
+    if (!isfinite(found->summary.median) ||
+        (self->selects &&
+         (self->selection.count == 0 || !bsearch(found->run, self->selection.runs, self->selection.count,
+                                                 sizeof *self->selection.runs, compare_names))))
+        return 0;
+    const char *store = keep_store(self, found->store, err);
+    if (!store || alloc_grow(&self->points, self->count, sizeof *self->points, err))
+        return CB_ERR_MEMORY;
+    struct loose_point *loose = &self->points[self->count++];
+    *loose = (struct loose_point){.store = store};
+    snprintf(loose->hash, sizeof loose->hash, "%s", found->hash);
+    snprintf(loose->site, sizeof loose->site, "%s", found->site);
+    loose->point = (struct line_point){.at_ns = found->started_wall_ns,
+                                       .value = found->summary.median,
+                                       .min = found->summary.min,
+                                       .max = found->summary.max,
+                                       .n = found->summary.n};
+    snprintf(loose->point.run, sizeof loose->point.run, "%s", found->run);
+    return 0;
+}
+
+/* 0 if both are of one line. */
+static int compare_lines(const struct loose_point *x, const struct loose_point *y)
+{
+    int order = strcmp(x->hash, y->hash);
+    if (order == 0)
+        order = strcmp(x->store, y->store);
+    return order ? order : strcmp(x->site, y->site);
+}
+
+static int compare_points(const void *a, const void *b)
+{
+    const struct loose_point *x = a, *y = b;
+    int order = compare_lines(x, y);
+    if (x->line_began_ns != y->line_began_ns)
+        return x->line_began_ns < y->line_began_ns ? -1 : 1;
+    if (order == 0 && x->point.at_ns != y->point.at_ns)
+        return x->point.at_ns < y->point.at_ns ? -1 : 1;
+    return order ? order : strcmp(x->point.run, y->point.run);
+}
+
+/* Orders lines by their first run. */
+static void sort_points(struct loader *self)
+{
+    uint64_t began_ns = 0;
+    qsort(self->points, self->count, sizeof *self->points, compare_points);
+    for (size_t i = 0; i < self->count; i++) {
+        if (i == 0 || compare_lines(&self->points[i - 1], &self->points[i]) != 0)
+            began_ns = self->points[i].point.at_ns;
+        self->points[i].line_began_ns = began_ns;
+    }
+    qsort(self->points, self->count, sizeof *self->points, compare_points);
+}
+
+static int find_changes(struct metric_line *line, struct cb_err *err)
+{
+    double *values = calloc(line->count, sizeof *values);
+    if (!values)
+        return alloc_fail(err, "to find change points");
+    for (size_t i = 0; i < line->count; i++)
+        values[i] = line->points[i].value;
+    int rc = change_points_find(values, line->count, &line->changes, &line->change_count, err);
+    free(values);
+    return rc;
+}
+
+static int add_line(struct metric_lines *self, struct history *history, const struct loose_point *points, size_t count,
+                    struct cb_err *err)
+{
+    if (alloc_grow(&self->items, self->count, sizeof *self->items, err))
+        return CB_ERR_MEMORY;
+    struct metric_line *line = &self->items[self->count++];
+    *line = (struct metric_line){.store = strdup(points->store), .points = calloc(count, sizeof *line->points)};
+    if (!line->store || !line->points)
+        return alloc_fail(err, "for a history");
+    memcpy(line->hash, points->hash, sizeof line->hash);
+    memcpy(line->site, points->site, sizeof line->site);
+    for (; line->count < count; line->count++)
+        line->points[line->count] = points[line->count].point;
+    self->on_stores = self->on_stores || strcmp(self->items[0].store, line->store) != 0;
+    self->at_sites = self->at_sites || strcmp(self->items[0].site, line->site) != 0;
+    int rc = history_load_experiment(history, line->points[0].run, &line->experiment, err);
+    return rc ? rc : find_changes(line, err);
+}
+
+int metric_lines_load(struct metric_lines *self, struct history *history, const struct metric_lines_wanted *wanted,
+                      struct cb_err *err)
+{
+    struct loader loader = {.selects = wanted->word_count > 0};
+    int rc = 0;
+    *self = (struct metric_lines){.op = wanted->op, .metric = wanted->metric};
+    if (loader.selects)
+        rc = history_select(history, wanted->words, wanted->word_count, &loader.selection, err);
+    if (loader.selection.count)
+        qsort(loader.selection.runs, loader.selection.count, sizeof *loader.selection.runs, compare_names);
+    if (rc == 0)
+        rc = history_each_point(history, wanted->op, wanted->metric, wanted->hash, take_point, &loader, err);
+    if (rc == 0 && loader.count)
+        sort_points(&loader);
+    for (size_t start = 0, end; start < loader.count && rc == 0; start = end) {
+        for (end = start + 1; end < loader.count; end++)
+            if (compare_lines(&loader.points[end], &loader.points[start]) != 0)
+                break;
+        rc = add_line(self, history, loader.points + start, end - start, err);
+    }
+    free(loader.points);
+    alloc_free_texts(loader.stores, loader.store_count);
+    run_selection_release(&loader.selection);
+    return rc;
+}
+
+void metric_lines_release(struct metric_lines *self)
+{
+    for (size_t i = 0; i < self->count; i++) {
+        experiment_free(self->items[i].experiment);
+        free(self->items[i].store);
+        free(self->items[i].points);
+        free(self->items[i].changes);
+    }
+    free(self->items);
+    *self = (struct metric_lines){0};
+}
+
+int metric_lines_axes(const struct metric_lines *self, struct sweep_axes *axes, struct cb_err *err)
+{
+    const struct experiment **experiments = calloc(self->count + 1, sizeof *experiments);
+    *axes = (struct sweep_axes){0};
+    if (!experiments)
+        return alloc_fail(err, "for a history");
+    for (size_t i = 0; i < self->count; i++)
+        experiments[i] = self->items[i].experiment;
+    int rc = sweep_axes_find(axes, experiments, self->count, true, err);
+    free(experiments);
+    return rc;
+}
+
+/* An experiment of another release may have another hash although all keys are equal. */
+void metric_lines_name(const struct metric_lines *self, const struct metric_line *line, const struct sweep_axes *axes,
+                       struct buf *out)
+{
+    bool is_of_suite = metric_is_of_suite(self->metric); /* a workload without a model */
+    if (axes->count)
+        sweep_axes_describe(axes, line->experiment, out);
+    else
+        buf_printf(out, "%s=%s ranks=%s (%s)", is_of_suite ? "workload" : "model",
+                   is_of_suite ? workload_kind_of(line->experiment)->name
+                               : experiment_text(line->experiment, OPT_MODEL),
+                   experiment_text(line->experiment, OPT_RANKS), line->hash);
+    if (self->on_stores)
+        buf_printf(out, " on %s", line->store);
+    if (self->at_sites)
+        buf_printf(out, " at %s", line->site);
+}
+
+double metric_line_median(const struct metric_line *line, size_t start, size_t end)
+{
+    double median = NAN, *values = calloc(end - start + 1, sizeof *values);
+    if (!values)
+        return NAN;
+    for (size_t i = start; i < end; i++)
+        values[i - start] = line->points[i].value;
+    stats_sort(values, end - start);
+    median = stats_quantile_sorted(values, end - start, 0.5);
+    free(values);
+    return median;
+}
