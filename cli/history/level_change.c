@@ -153,6 +153,40 @@ void level_change_release(struct level_change *self)
     differences_release(&self->differs);
 }
 
+/* The index of a run in a line; the number of points if it has none there. */
+static size_t find_run(const struct metric_line *line, const char *run)
+{
+    size_t i = 0;
+    while (i < line->count && strcmp(line->points[i].run, run) != 0)
+        i++;
+    return i;
+}
+
+int run_level_load(struct run_level *self, struct history *history, const struct run_info *run, enum operation op,
+                   enum metric_id metric, struct cb_err *err)
+{
+    *self = (struct run_level){0};
+    struct metric_lines_wanted wanted = {.op = op, .metric = metric, .hash = run->hash};
+    int rc = metric_lines_load(&self->lines, history, &wanted, err);
+    for (size_t i = 0; i < self->lines.count && rc == 0 && !self->found; i++) {
+        const struct metric_line *line = &self->lines.items[i];
+        size_t at = find_run(line, run->run);
+        for (size_t k = 0; k < line->change_count && at < line->count && !self->found; k++) {
+            if (at < line->changes[k].at || at >= line->changes[k].end)
+                continue;
+            self->found = true;
+            rc = level_change_load(&self->change, history, line, &line->changes[k], err);
+        }
+    }
+    return rc;
+}
+
+void run_level_release(struct run_level *self)
+{
+    level_change_release(&self->change);
+    metric_lines_release(&self->lines);
+}
+
 const char *level_change_word(enum metric_id metric, const struct change_point *point)
 {
     enum metric_direction direction = metric_row(metric)->direction;

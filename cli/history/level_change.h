@@ -21,6 +21,16 @@ int level_change_load(struct level_change *self, struct history *history, const 
                       const struct change_point *point, struct cb_err *err) CB_MUST_CHECK;
 void level_change_release(struct level_change *self);
 
+/* The level that a run belongs to, if it began at a change point. Call run_level_release also after a failure. */
+struct run_level {
+    struct metric_lines lines;
+    bool found;
+    struct level_change change; /* the last one up to the run */
+};
+int run_level_load(struct run_level *self, struct history *history, const struct run_info *run, enum operation op,
+                   enum metric_id metric, struct cb_err *err) CB_MUST_CHECK;
+void run_level_release(struct run_level *self);
+
 /* "worse", "better", or "changed" for a metric without a direction. */
 const char *level_change_word(enum metric_id metric, const struct change_point *point);
 

@@ -6,6 +6,7 @@
 
 #include "cli/compare/compare_sides.h"
 #include "cli/compare/comparison.h"
+#include "cli/history/level_change.h"
 #include "cli/report/history_reading.h"
 #include "cli/report/metric_format.h"
 #include "cli/report/request_repeats.h"
@@ -100,8 +101,36 @@ static void json_slowest(struct json_writer *json, const struct comparison_side 
     json_write_end_object(json);
 }
 
-static void json_other(struct json_writer *json, const struct side *base, const struct side *side,
-                       const struct comparison *comparison)
+/* Whether levels are reported: of the newest run, if it is compared as such. */
+static bool has_level(const struct side *side, const struct comparison_metric *metric)
+{
+    return strcmp(side->name, "LATEST") == 0 && side->compared.count && metric->primary && !metric->repeats;
+}
+
+static int json_levels(struct json_writer *json, struct history *history, const struct side *side,
+                       const struct comparison *comparison, struct cb_err *err)
+{
+    int rc = 0;
+    json_member_object(json, "change_points");
+    for (size_t i = 0; i < comparison->metric_count && rc == 0; i++) {
+        const struct comparison_metric *metric = &comparison->metrics[i];
+        struct run_level level;
+        if (!has_level(side, metric))
+            continue;
+        rc = run_level_load(&level, history, side->runs[0], metric->op, metric->metric, err);
+        if (rc == 0 && level.found) {
+            json_member_object(json, metric->name);
+            level_change_write_json(&level.change, metric->metric, json);
+            json_write_end_object(json);
+        }
+        run_level_release(&level);
+    }
+    json_write_end_object(json);
+    return rc;
+}
+
+static int json_other(struct json_writer *json, struct history *history, const struct side *base,
+                      const struct side *side, const struct comparison *comparison, struct cb_err *err)
 {
     static const char *const methods[] = {"runs", "blocks", "within-run", "prediction"};
     json_write_begin_object(json);
@@ -120,13 +149,16 @@ static void json_other(struct json_writer *json, const struct side *base, const 
     json_outliers(json, comparison);
     json_slowest(json, &base->compared, &side->compared);
     json_member_u64(json, "suspected_cache", comparison->suspected_cache_base + comparison->suspected_cache_other);
+    int rc = json_levels(json, history, side, comparison, err);
     json_write_end_object(json);
+    return rc;
 }
 
-static int write_json(struct cli *cli, const struct sides *sides, const struct comparison *comparisons,
-                      struct cb_err *err)
+static int write_json(struct cli *cli, struct history *history, const struct sides *sides,
+                      const struct comparison *comparisons, struct cb_err *err)
 {
     struct json_writer json;
+    int rc = 0;
     json_writer_init(&json, &cli->out, 2);
     json_write_begin_object(&json);
     json_member_object(&json, "base");
@@ -135,9 +167,9 @@ static int write_json(struct cli *cli, const struct sides *sides, const struct c
     json_member_u64(&json, "left_out", sides->items[0].compared.left_out);
     json_write_end_object(&json);
     json_member_array(&json, "others");
-    for (size_t i = 1; i < sides->count; i++)
-        json_other(&json, &sides->items[0], &sides->items[i], &comparisons[i - 1]);
-    return cli_end_json(cli, &json, err);
+    for (size_t i = 1; i < sides->count && rc == 0; i++)
+        rc = json_other(&json, history, &sides->items[0], &sides->items[i], &comparisons[i - 1], err);
+    return rc ? rc : cli_end_json(cli, &json, err);
 }
 
 /* For people */
@@ -333,8 +365,28 @@ static int write_table(struct cli *cli, const struct side *base, const struct si
     return rc;
 }
 
-static int compare_sides(struct cli *cli, struct sides *sides, const struct comparison_options *options,
-                         struct cb_err *err)
+/* The change points at which the levels of the newest run began. */
+static int write_levels(struct cli *cli, struct history *history, const struct side *side,
+                        const struct comparison *comparison, struct cb_err *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < comparison->metric_count && rc == 0; i++) {
+        const struct comparison_metric *metric = &comparison->metrics[i];
+        struct run_level level;
+        if (!has_level(side, metric))
+            continue;
+        rc = run_level_load(&level, history, side->runs[0], metric->op, metric->metric, err);
+        if (rc == 0 && level.found) {
+            buf_printf(&cli->out, "level of %s: ", metric->name);
+            level_change_write(&level.change, metric->metric, &cli->out);
+        }
+        run_level_release(&level);
+    }
+    return rc;
+}
+
+static int compare_sides(struct cli *cli, struct history *history, struct sides *sides,
+                         const struct comparison_options *options, struct cb_err *err)
 {
     struct comparison *comparisons = calloc(sides->count, sizeof *comparisons);
     int exit_code = CB_EXIT_PASS, rc = comparisons ? 0 : alloc_fail(err, "to compare runs");
@@ -347,11 +399,13 @@ static int compare_sides(struct cli *cli, struct sides *sides, const struct comp
             cli->exit_code = exit_code;
     }
     if (rc == 0 && cli->json)
-        rc = write_json(cli, sides, comparisons, err);
+        rc = write_json(cli, history, sides, comparisons, err);
     for (size_t i = 1; i < sides->count && rc == 0 && !cli->json; i++) {
         if (i > 1)
             buf_append_char(&cli->out, '\n');
         rc = write_table(cli, &sides->items[0], &sides->items[i], &comparisons[i - 1], options->threshold, err);
+        if (rc == 0)
+            rc = write_levels(cli, history, &sides->items[i], &comparisons[i - 1], err);
     }
     for (size_t i = 1; comparisons && i < sides->count; i++)
         comparison_release(&comparisons[i - 1]);
@@ -431,9 +485,9 @@ static int run_compare(struct cli *cli, struct cb_err *err)
         cli->exit_code = CB_EXIT_INCONCLUSIVE;
         log_info("the baseline %s has no older runs on this store yet: run again, then compare", sides.items[0].name);
         if (cli->json)
-            rc = write_json(cli, &(const struct sides){sides.items, 1}, NULL, err);
+            rc = write_json(cli, history, &(const struct sides){sides.items, 1}, NULL, err);
     } else if (rc == 0) {
-        rc = compare_sides(cli, &sides, &options, err);
+        rc = compare_sides(cli, history, &sides, &options, err);
     }
     if (cli->exit_code == CB_EXIT_INCONCLUSIVE && !fails_inconclusive)
         cli->exit_code = CB_EXIT_PASS;

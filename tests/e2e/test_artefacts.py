@@ -85,8 +85,7 @@ def without_added(document):
     kept = {key: without_added(value) for key, value in document.items() if key not in ("slowest_rank_state", "more_runs", "aliases", "processing_durations_s", "utilization", *NEW_OPTIONS, *SAVE_RATES, *THROUGHPUTS)}
     for operation in kept.get("slowest_rank", {}).values():
         operation.pop("state", None)
-    if "points" in kept:
-        kept.pop("change_points", None)
+    kept.pop("change_points", None)
     if "experiment_hash" in kept and "median" in kept:  # a point of the history
         kept.pop("store", None), kept.pop("site", None)
     reading = kept.get("states", {}).get("baseline_read", {})

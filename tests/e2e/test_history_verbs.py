@@ -535,6 +535,19 @@ def test_history_marks_where_the_level_changed_and_what_differs(home):
     assert len(bars) == 32 and marks.strip() == "^" and marks.index("^") == int(change["run"][-2:]) - 1
 
 
+def test_compare_with_a_baseline_names_the_change_point_that_the_latest_run_belongs_to(home):
+    make_levels(home, "label.kind=nightly")
+    home.call("baseline", "set", "nightly", "window=10", "label.kind=nightly")
+    change, = home.json("history", "save_s")["change_points"]
+    assert home.json("compare", "nightly", "LATEST")["others"][0]["change_points"] == {"save_s": change}
+    text = home.call("compare", "nightly", "LATEST").stdout
+    assert f"level of save_s: worse at {change['run']}, " in text and "level of load_s" not in text
+    assert home.json("compare", "nightly", "night-32")["others"][0]["change_points"] == {}
+    home.make("another", "save=9", "model=gpt2")
+    home.call("collect")
+    assert home.json("compare", "night-01", "LATEST")["others"][0]["change_points"] == {}
+
+
 def test_history_of_noise_and_of_an_outlier_marks_nothing(home):
     for night, save in enumerate(nights(30), 1):
         home.make(f"night-{night:02}", f"save={save * (4 if night == 20 else 1)}")
