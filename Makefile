@@ -325,6 +325,10 @@ install: all dist ## install under PREFIX (default /usr/local), into DESTDIR
 	install -m 644 $(BUILD)/ckptbench.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ckptbench
 	install -m 644 share/adapters/*.py $(DESTDIR)$(PREFIX)/share/ckptbench/adapters
 	install -m 644 $(SOURCES) $(DESTDIR)$(PREFIX)/share/ckptbench
+	install -d $(DESTDIR)$(PREFIX)/share/ckptbench/report/charts $(DESTDIR)$(PREFIX)/share/ckptbench/report/echarts
+	install -m 644 share/report/page.html share/report/*.css share/report/*.js $(DESTDIR)$(PREFIX)/share/ckptbench/report
+	install -m 644 share/report/charts/*.js $(DESTDIR)$(PREFIX)/share/ckptbench/report/charts
+	install -m 644 share/report/echarts/echarts.js share/report/echarts/LICENSE* share/report/echarts/NOTICE $(DESTDIR)$(PREFIX)/share/ckptbench/report/echarts
 	install -m 644 experiments/*.yaml $(DESTDIR)$(PREFIX)/share/ckptbench/experiments
 
 clean: ## remove what was built, but not the Python environment

@@ -123,7 +123,7 @@ int cli_end_table(struct cli *self, struct table *table, struct cb_err *err) CB_
 
 extern const struct verb verb_baseline, verb_cancel, verb_clean, verb_collect, verb_compare, verb_completion,
     verb_convert, verb_doctor, verb_export, verb_history, verb_inspect, verb_list, verb_logs, verb_man, verb_models,
-    verb_options, verb_plan, verb_render, verb_run, verb_s3, verb_show, verb_site, verb_sql, verb_status, verb_submit,
-    verb_verify, verb_warm;
+    verb_options, verb_plan, verb_render, verb_report, verb_run, verb_s3, verb_show, verb_site, verb_sql, verb_status,
+    verb_submit, verb_verify, verb_warm;
 
 #endif

@@ -8,7 +8,7 @@ slurm="slurmctld slurmd slurm-client munge"
 s3="ceph-mon ceph-osd ceph-mgr ceph-common radosgw openssl python3"
 test="$gpu clang clang-format clang-tidy libclang-rt-14-dev fio strace sqlite3 python3 man-db
       $slurm slurmdbd mariadb-server-core mariadb-client-core charliecloud-runtime openssh-server openssh-client iproute2
-      $s3 ceph-mds ceph-fuse curl nodejs mpich libmpich-dev"
+      $s3 ceph-mds ceph-fuse curl nodejs mpich libmpich-dev chromium-headless-shell fonts-dejavu-core"
 case "${1:-build}" in
 build) wanted=$build ;;
 gpu) wanted="$build $gpu" ;;

@@ -12,6 +12,7 @@
 #include "cli/report/history_reading.h"
 #include "cli/report/prometheus.h"
 #include "cli/report/report.h"
+#include "cli/report/run_iterations.h"
 #include "core/alloc.h"
 #include "core/log.h"
 #include "core/path.h"
@@ -138,21 +139,6 @@ static int json_sample(void *context, const struct rank_values *values, struct c
     return 0;
 }
 
-static void json_iterations(struct json_writer *json, const struct run_info *run)
-{
-    char name[64];
-    json_member_object(json, "iterations");
-    for (size_t i = 0; i < run->metric_count; i++) {
-        const struct run_metric *metric = &run->metrics[i];
-        if (!metric->iterations || metric->op == OP_NONE)
-            continue;
-        snprintf(name, sizeof name, "%s.%s", operation_name(metric->op), metric_row(metric->metric)->name);
-        const struct numbers numbers = {metric->iterations, metric->summary.n};
-        write_numbers(json, name, &numbers);
-    }
-    json_write_end_object(json);
-}
-
 /* Leaves the object open if it is the whole document. */
 static int write_run_json(struct json_writer *json, struct history *history, const struct run_info *run,
                           struct cb_err *err)
@@ -174,7 +160,7 @@ static int write_run_json(struct json_writer *json, struct history *history, con
     for (size_t i = 0; i < run->fact_count; i++)
         json_write_text(json, run->facts[i]);
     json_write_end_array(json);
-    json_iterations(json, run);
+    run_iterations_write_json(run, json);
     json_member_array(json, "samples");
     int rc = history_each_sample(history, run->run, json_sample, json, err);
     json_write_end_array(json);

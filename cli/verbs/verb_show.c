@@ -8,6 +8,7 @@
 #include "cli/report/rank_table.h"
 #include "cli/report/report.h"
 #include "cli/report/report_heading.h"
+#include "cli/report/run_iterations.h"
 #include "cli/report/run_latency.h"
 #include "cli/report/run_nodes.h"
 #include "cli/report/suite_curves.h"
@@ -118,6 +119,10 @@ static int write_text(struct cli *cli, struct history *history, const struct run
         buf_append_char(&cli->out, '\n');
         rc = run_latency_write(run, cli->colour, &cli->out, err);
     }
+    if (rc == 0 && cli_has_flag(cli, "iterations")) {
+        buf_append_char(&cli->out, '\n');
+        rc = run_iterations_write(history, run, cli->colour, &cli->out, err);
+    }
     if (rc == 0 && cli_has_flag(cli, "failures")) {
         buf_append_char(&cli->out, '\n');
         rc = history_each_failure(history, run->run, run->attempt, print_failure, cli, err);
@@ -143,6 +148,10 @@ static int write_json(struct cli *cli, struct history *history, const struct run
         rc = write_nodes_json(history, run, ranks, &json, err);
     if (rc == 0 && cli_has_flag(cli, "latency"))
         rc = run_latency_write_json(run, &json, err);
+    if (rc == 0 && cli_has_flag(cli, "iterations")) {
+        run_iterations_write_json(run, &json);
+        rc = run_iterations_write_numbers_json(history, run, &json, err);
+    }
     if (rc == 0 && cli_has_flag(cli, "failures")) {
         json_member_array(&json, "failures");
         rc = history_each_failure(history, run->run, run->attempt, json_failure, &json, err);
@@ -210,6 +219,7 @@ static const struct verb_flag flags[] = {
      "the nodes and how they joined, bytes, time and rate of each, the slowest first; workload=suite: outliers, what "
      "each pair of nodes did, and curves over message sizes"},
     {"latency", NULL, "latencies of requests by operation: percentiles, a histogram and the ten slowest requests"},
+    {"iterations", NULL, "what each measured iteration took; --json has every metric of each"},
     {"failures", NULL, "everything that was wrong, of every rank"},
     {"phases", NULL, "what time went into, state by state"},
 };

@@ -14,10 +14,10 @@
 
 #include "core/clock.h"
 #include "core/process.h"
-#include "core/version.h"
+#include "core/share_file.h"
 #include "engine/external/external_engine.h"
 
-#define ADAPTER "torch_dcp.py"
+#define ADAPTER "adapters/torch_dcp.py"
 #define LINE_MAX_BYTES (UINT64_C(1) << 20)
 #define ANSWER_SLICE_MS 100
 #define QUIT_GRACE_NS (2 * NS_PER_S)
@@ -45,25 +45,6 @@ void torch_adapter_end(struct torch_adapter *self)
 
 /* --- finding files --- */
 
-/* Searches next to the build folder of the source tree, next to PREFIX/bin, and in the prefix of the build. */
-static int find_adapter(char path[PATH_MAX], struct cb_err *err)
-{
-    static const char *const places[] = {"/../share/adapters/" ADAPTER, "/../../share/adapters/" ADAPTER,
-                                         "/../share/ckptbench/adapters/" ADAPTER};
-    char folder[PATH_MAX];
-    process_folder(folder);
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
-        if (snprintf(path, PATH_MAX, "%s%s", folder, places[i]) < PATH_MAX && access(path, R_OK) == 0)
-            return 0;
-    snprintf(path, PATH_MAX, "%s/share/ckptbench/adapters/%s", version_prefix(), ADAPTER);
-    if (access(path, R_OK) == 0)
-        return 0;
-    return cb_fail(err, CB_ERR_NOT_FOUND,
-                   "engine=torch-dcp needs " ADAPTER ", which is neither near %s nor in "
-                   "%s/share/ckptbench/adapters",
-                   folder, version_prefix());
-}
-
 static void find_python(char path[PATH_MAX])
 {
     const char *given = getenv("CKPTBENCH_PYTHON");
@@ -82,7 +63,7 @@ int torch_adapter_start(struct torch_adapter *self, struct cb_err *err)
 {
     char adapter[PATH_MAX], python[PATH_MAX];
     int in[2], out[2];
-    int rc = find_adapter(adapter, err);
+    int rc = share_file_find("engine=torch-dcp", ADAPTER, adapter, err);
     if (rc)
         return rc;
     find_python(python);

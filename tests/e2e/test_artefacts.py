@@ -37,6 +37,8 @@ CHANGED = {
     r"throughput_mibs": "a metric of several operations is named with its operation",
     r"on_error|after an iteration that failed because of the store|failed_fraction|measured iterations that failed": "on_error=continue and its failure rate are new",
     r"requests that did not fail / requests": "success_ratio counts what failed",
+    r"^ *report(  |\) flags=)": "report is new",
+    r"^ *--iterations  |^\\fB\\-\\-iterations|what each measured iteration took": "show --iterations is new",
     r"^ *--latency  |^\\fB\\-\\-latency|latencies of requests by operation": "show --latency is new",
     r"^ *(--nodes +)?the nodes and how they joined": "show --nodes has what each did",
     r"s3\\?\.checksum|what lets the server check a body": "s3.checksum=auto is new, and the default",
@@ -113,7 +115,7 @@ def is_same_json(old, now):
 
 def without_names(line):
     """The shell's completion lists all flags and all keys in one line; options names those of other tools."""
-    return re.sub(r" \(also [^)]*\)$", "", re.sub(r" (--replace-kept|--into|--exclude-from|keep\.replace|timeout\.lease|on_error|--latency|--prometheus|store\.prepare)(?=[ \"])", "", line))
+    return re.sub(r" \(also [^)]*\)$", "", re.sub(r" (--replace-kept|--into|--exclude-from|keep\.replace|timeout\.lease|on_error|--latency|--iterations|--prometheus|store\.prepare|report(?= compare))(?=[ \"])", "", line))
 
 
 def without_stores(line):
@@ -126,7 +128,16 @@ def without_reasons(line):
     return re.sub(r"  +", "  ", re.sub(r"(rank \d+, [+-][\d.]+ %): [a-z]+", r"\1", line))
 
 
+NEW_VERBS = ("report",)
+
+
+def without_new_verbs(text):
+    """The manual without the sections of verbs that this version adds."""
+    return re.sub(rf'^\.SS "({"|".join(NEW_VERBS)})\b.*?(?=^\.S[SH])', "", text, flags=re.M | re.S)
+
+
 def lines(text):
+    text = without_new_verbs(text)
     return [without_save_rates(without_reasons(without_stores(line))) for line in map(without_names, text.splitlines()) if not any(re.search(pattern, line) for pattern in CHANGED)]
 
 

@@ -1,0 +1,229 @@
+"""Pages of `ckptbench report` in a real browser: what they show is what --json prints, they load nothing, and they fit."""
+import json
+import re
+import struct
+import subprocess
+import zlib
+
+import pytest
+
+from browser import Browser
+from harness import BUILD, ROOT, ckptbench
+
+pytestmark = pytest.mark.xdist_group("report")
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>'\"&\u2028"
+SMALL = ["model=gpt2-tiny", "layers=1", "store=store", "warmup=0"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("report")
+
+
+@pytest.fixture(scope="module")
+def browser(place):
+    browser = Browser(place)
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(scope="module")
+def run(place):
+    """A run on four ranks, whose label and name are markup."""
+    made = ckptbench(place, "run", *SMALL, "ranks=4", "tp=2", "dp=2", "iterations=3", f"label.story={HOSTILE}", f"name={HOSTILE}", "--json")
+    return json.loads(made.stdout)["run"]
+
+
+def page_of(place, *words, code=0):
+    """The file of a page, and its data: what its script reads."""
+    path = place / f"{re.sub('[^a-z0-9]', '-', '-'.join(words))}.html"
+    ckptbench(place, "report", *words, "-o", path, code=code)
+    data = re.search(r'<script type="application/json" id="data">(.*)</script>', path.read_text())[1]
+    return path, json.loads(data)
+
+
+@pytest.fixture(scope="module")
+def run_page(place, run):
+    return page_of(place, run)
+
+
+def unfold(browser):
+    """Opens every table, and waits until it is filled."""
+    browser.evaluate("""document.querySelectorAll("details").forEach((folded) => (folded.open = true)),
+        new Promise((done) => setTimeout(() => requestAnimationFrame(done)))""")
+
+
+def cells(browser, title):
+    """The rows below the chart of that title: exact values where there are figures, texts elsewhere."""
+    return browser.evaluate(f"""[...document.querySelectorAll("section")].filter((section) => section.querySelector("h2").textContent === {json.dumps(title)})
+        .flatMap((section) => [...section.querySelectorAll("tbody tr")].map((row) => [...row.children].map((cell) =>
+            cell.classList.contains("figure") ? JSON.parse(cell.dataset.value ?? "null") : cell.textContent)))""")
+
+
+def series(browser, title):
+    """What ECharts draws under that title: {name: data}."""
+    return browser.evaluate(f"""Object.fromEntries([...document.querySelectorAll("section")].filter((section) => section.querySelector("h2").textContent === {json.dumps(title)})
+        .flatMap((section) => section.querySelector(".chart").drawing.getOption().series.map((series) => [series.name, series.data])))""")
+
+
+# Labels of one chart that cover each other, and charts without marks or with marks outside of them.
+FAULTS = """[...document.querySelectorAll(".chart")].flatMap((chart) => {
+    const svg = chart.querySelector("svg"), title = chart.closest("section").querySelector("h2").textContent, faults = [];
+    if (!svg || svg.querySelectorAll("path").length < 3) return [`${title}: blank`];
+    const outer = svg.getBoundingClientRect();
+    const labels = [...svg.querySelectorAll("text")].filter((text) => text.textContent.trim()).map((text) => ({ said: text.textContent, box: text.getBoundingClientRect() }));
+    labels.forEach(({ said, box }, at) => {
+        if (box.left < outer.left - 2 || box.right > outer.right + 2 || box.top < outer.top - 2 || box.bottom > outer.bottom + 2) faults.push(`${title}: "${said}" is cut`);
+        for (const other of labels.slice(at + 1)) {
+            const wide = Math.min(box.right, other.box.right) - Math.max(box.left, other.box.left), high = Math.min(box.bottom, other.box.bottom) - Math.max(box.top, other.box.top);
+            if (wide > 3 && high > 5) faults.push(`${title}: "${said}" covers "${other.said}"`);
+        }
+    });
+    return faults;
+})"""
+
+
+def check_looks(browser, path):
+    """At every width and in both schemes: no error, no request, no overflow, nothing blank, no label on another."""
+    for view in ({"width": 390, "height": 800}, {"width": 1400}, {"width": 1400, "scheme": "dark"}, {"width": 3840, "height": 2160}):
+        browser.open(path, **view)
+        assert browser.said == []
+        assert browser.requests == [path.as_uri()]
+        assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
+        assert browser.evaluate(FAULTS) == [], view
+
+
+def check_commands(place, data):
+    """Each document of the page is what its command prints."""
+    for document in data["documents"].values():
+        assert document["command"].startswith("ckptbench ")
+        printed = subprocess.run(["sh", "-c", document["command"].replace("ckptbench", str(BUILD / "ckptbench"), 1)], cwd=place, capture_output=True, text=True,
+                                 env={"CKPTBENCH_HOME": str(place / "home"), "PATH": "/usr/bin:/bin"}, timeout=100)
+        assert json.loads(printed.stdout) == document["data"], printed.stderr
+
+
+def test_a_page_of_a_run_loads_nothing_and_fits_every_width(browser, run_page):
+    check_looks(browser, run_page[0])
+    assert "default-src 'none'" in run_page[0].read_text()
+
+
+def test_the_data_of_a_run_page_are_what_show_prints(place, run, run_page):
+    data = run_page[1]
+    assert data["kind"] == "run" and data["documents"]["run"]["data"]["run"] == run
+    check_commands(place, data)
+
+
+def test_charts_and_tables_of_a_run_have_the_figures_of_show(browser, run_page):
+    path, data = run_page
+    shown = data["documents"]["run"]["data"]
+    browser.open(path, width=1400)
+    unfold(browser)
+    for operation, io in (("save", "write"), ("load", "read")):
+        title = f"Where the time of each rank went: {operation}"
+        ranks = shown["ranks"][operation]
+        assert [row[:3] for row in cells(browser, title)] == [[rank["rank"], rank["op_s"], rank["own_s"]] for rank in ranks]
+        assert series(browser, title)[io] == [rank["io_s"] for rank in ranks]
+    numbers = shown["iteration_numbers"]
+    assert cells(browser, "Iterations") == [[operation, number, value] for operation in ("save", "load")
+                                            for number, value in zip(numbers[operation], shown["iterations"][f"{operation}.op_s"])]
+    assert cells(browser, "Throughput against the device limit") == [
+        ["save", shown["metrics"]["save_bytes_per_s"]["median"], shown["limits"]["baseline_write_bytes_per_s"], shown["limits"]["save_limit_fraction"]],
+        ["load", shown["metrics"]["load_bytes_per_s"]["median"], shown["limits"]["baseline_read_bytes_per_s"], shown["limits"]["load_limit_fraction"]]]
+    percentiles = ("p50_s", "p90_s", "p99_s", "p999_s", "max_s")
+    for row, of in zip(cells(browser, "Latency of requests"), shown["latency"].values()):
+        assert row[1:] == [of["requests"], of["mean_s"], *(of[key] for key in percentiles)]
+    assert series(browser, "Latency of requests")["save"] == [shown["latency"]["save"][key] for key in percentiles]
+    assert [row[0:2] for row in cells(browser, "All metrics")] == [[name, metric["n"]] for name, metric in shown["metrics"].items()]
+    assert [row[2:] for row in cells(browser, "All metrics")] == [[metric[key] for key in ("median", "p95", "min", "max", "mean")] for metric in shown["metrics"].values()]
+
+
+def test_the_answer_comes_first_and_in_words(browser, run_page):
+    browser.open(run_page[0])
+    answer = browser.evaluate('[...document.querySelectorAll("header .answer")].map((line) => line.textContent)')
+    assert re.match(r"A save takes [\d.]+ m?s \([\d.]+ m?s to [\d.]+ m?s in 3 iterations\): [\d.]+ [KMG]iB/s, [\d.]+ % of what the device can do\. Its time goes into", answer[0])
+    assert answer[2] == "Every byte was checked and right in 3 of 3 iterations."
+
+
+def test_names_that_are_markup_stay_text(browser, run_page):
+    path, data = run_page
+    assert data["documents"]["run"]["data"]["labels"]["story"] == HOSTILE
+    assert path.read_text().count("alert(1)") > 0 and "<script>alert" not in path.read_text() and "<img" not in path.read_text()
+    browser.open(path)
+    unfold(browser)
+    assert ["label.story", HOSTILE] in cells(browser, "Experiment")
+    assert browser.evaluate('document.querySelectorAll("img").length') == 0 and browser.said == []
+
+
+def test_a_script_that_is_not_the_pages_own_does_not_run(place, browser, run_page):
+    """The policy is what stops it: a page with one more inline script."""
+    path = place / "attacked.html"
+    path.write_text(run_page[0].read_text().replace("</body>", "<script>document.title = 'attacked'</script><img src='https://example.invalid/x'></body>"))
+    browser.open(path)
+    assert browser.evaluate("document.title") != "attacked"
+    assert sum("Content Security Policy" in line for line in browser.said) == 2, browser.said
+
+
+def test_keys_reach_charts_tables_and_buttons(browser, run_page):
+    browser.open(run_page[0], width=1400)
+    reached = set()
+    for _ in range(12):
+        browser.press("Tab")
+        reached.add(browser.evaluate("document.activeElement.className || document.activeElement.localName"))
+    assert {"button", "chart", "scroll", "summary"} <= reached
+    browser.evaluate('document.querySelector(".chart").focus()')
+    browser.press("ArrowRight")
+    assert browser.evaluate('document.querySelector(".chart .tip")?.textContent || ""').startswith("save, measured")
+
+
+def test_a_button_copies_the_command(browser, run, run_page):
+    browser.open(run_page[0])
+    copied = browser.evaluate("""(() => { let copied; navigator.clipboard.writeText = async (text) => { copied = text; };
+        document.querySelector("header button").click(); return copied; })()""")
+    assert copied == f"ckptbench report {run} -o report.html"
+
+
+def pixels_vary(png):
+    """Whether a picture is more than one plain colour."""
+    data, at, packed = png, 8, b""
+    while at < len(data):
+        length, kind = struct.unpack(">I4s", data[at:at + 8])
+        packed += data[at + 8:at + 8 + length] if kind == b"IDAT" else b""
+        at += 12 + length
+    return len(set(zlib.decompress(packed))) > 50
+
+
+def test_a_page_prints(browser, run_page):
+    browser.open(run_page[0], width=1400, scheme="dark")
+    assert pixels_vary(browser.screenshot())
+    document = browser.pdf()
+    assert document.startswith(b"%PDF") and len(document) > 40_000
+    assert len(re.findall(rb"/Type\s*/Page\b", document)) >= 2
+
+
+def test_a_page_of_512_ranks_is_small(place, browser):
+    folder = place / "home/runs/20261121-w512"
+    subprocess.run([BUILD / "tests/make_run", folder, "made_ranks=512", "made_iterations=5", "ranks=512"], check=True, timeout=60)
+    path, data = page_of(place, "20261121-w512")
+    assert len(data["documents"]["run"]["data"]["ranks"]["save"]) == 512
+    assert path.stat().st_size < 1_500_000
+    check_looks(browser, path)
+
+
+def test_a_page_goes_to_stdout_and_its_data_with_json(place, run, run_page):
+    assert ckptbench(place, "report", run).stdout.startswith("<!doctype html>")
+    assert json.loads(ckptbench(place, "report", run, "--json").stdout)["documents"] == run_page[1]["documents"]
+
+
+def test_what_no_page_can_be_made_of_is_an_error(place, run):
+    assert "no run, sweep or baseline nosuch" in ckptbench(place, "report", "nosuch", code=2).stderr
+    missing = ckptbench(place, "report", run, "-o", place / "no/such/folder.html", code=2)
+    assert "no/such" in missing.stderr
+
+
+def test_the_charts_library_is_what_its_hash_says():
+    folder = ROOT / "share/report/echarts"
+    subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=folder, check=True, timeout=60)
+    lock = json.loads((folder / "package-lock.json").read_text())
+    assert lock["packages"]["node_modules/echarts"]["version"] == json.loads((folder / "package.json").read_text())["dependencies"]["echarts"]
+    assert {"LICENSE", "NOTICE", "LICENSE-zrender", "LICENSE-d3", "LICENSE-tslib"} <= {path.name for path in folder.iterdir()}
