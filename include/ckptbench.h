@@ -257,7 +257,7 @@ typedef struct ckptbench_checkpoint ckptbench_checkpoint;
 struct ckptbench_entry {
     size_t struct_bytes; /* sizeof(struct ckptbench_entry), set by the caller */
     const char *fqn;
-    const char *path;  /* as in struct ckptbench_tensor; NULL if the checkpoint does not say */
+    const char *path;  /* as in struct ckptbench_tensor; NULL: the name alone, or the checkpoint does not say */
     uint64_t is_value; /* 1: not a tensor; dtype, dims and shape mean nothing then */
     int64_t dtype;
     uint64_t dims;

@@ -52,10 +52,8 @@ static int check_same(const struct joiner *self, const struct described *a, cons
                       struct cb_err *err)
 {
     const char *differs = NULL;
-    if (a->rank == b->rank)
-        return cb_fail(err, CB_ERR_USAGE, "%s: rank %u has two entries of this name", a->fqn, a->rank);
     if (a->is_value != b->is_value)
-        differs = "is a tensor on one and a value on the other";
+        differs = "have a tensor and a value of this name";
     else if (!a->is_value && a->dtype != b->dtype)
         differs = "have different types";
     else if (!a->is_value && (a->dims != b->dims || memcmp(a->shape, b->shape, a->dims * sizeof *a->shape) != 0))
@@ -121,13 +119,17 @@ static int add_groups(struct joiner *self, bool values, struct cb_err *err)
 {
     int rc = 0;
     for (size_t first = 0, end; first < self->count && !rc; first = end) {
-        for (end = first + 1; end < self->count && strcmp(self->sorted[end]->fqn, self->sorted[first]->fqn) == 0;
-             end++) {
-            rc = check_same(self, self->sorted[first], self->sorted[end], err);
-            if (rc)
-                return rc;
+        end = first + 1;
+        while (end < self->count && strcmp(self->sorted[end]->fqn, self->sorted[first]->fqn) == 0)
+            end++;
+        for (size_t i = first + 1; i < end && !rc; i++) {
+            if (self->sorted[i]->rank == self->sorted[i - 1]->rank)
+                rc = cb_fail(err, CB_ERR_USAGE, "%s: rank %u has two entries of this name", self->sorted[i]->fqn,
+                             self->sorted[i]->rank);
         }
-        if (self->sorted[first]->is_value == values)
+        for (size_t i = first + 1; i < end && !rc; i++)
+            rc = check_same(self, self->sorted[first], self->sorted[i], err);
+        if (!rc && self->sorted[first]->is_value == values)
             rc = add_group(self, first, end, err);
     }
     return rc;

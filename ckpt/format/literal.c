@@ -79,7 +79,8 @@ static int number(struct source *source)
     return 0;
 }
 
-/* One character of a text and the position after it; NULL for an escape that append_text_literal never writes. */
+/* One character of a text and the position after it; NULL for an escape that neither append_text_literal nor Python's
+ * repr writes for ASCII. */
 static const char *take_character(const char *at, char *character)
 {
     unsigned code;
@@ -88,6 +89,12 @@ static const char *take_character(const char *at, char *character)
         return at + 1;
     if (at[1] == '\\' || at[1] == '\'' || at[1] == '"') {
         *character = at[1];
+        return at + 2;
+    }
+    static const char letters[] = "ntr", meanings[] = "\n\t\r";
+    const char *letter = at[1] ? strchr(letters, at[1]) : NULL;
+    if (letter) {
+        *character = meanings[letter - letters];
         return at + 2;
     }
     if (at[1] != 'x' || !isxdigit((unsigned char)at[2]) || !isxdigit((unsigned char)at[3]) ||
