@@ -60,11 +60,12 @@ CUBLAS_SO := $(call first_in,lib/libcublasLt.so.13 lib64/libcublasLt.so.13 lib/x
 CUDART_A  := $(call first_in,lib/libcudart_static.a lib64/libcudart_static.a)
 PLUGIN    := $(if $(and $(CUDA),$(NCCL_SO),$(CUBLAS_SO),$(CUDART_A)),$(BUILD)/ckptbench-cuda.so)
 PROGRAMS := $(addprefix $(BUILD)/,ckptbench ckptbench-agent ckptbench-worker)
+LIBRARY  := $(BUILD)/libckptbench.so
 UNIT     := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/test_*.c))
 TOOLS    := $(patsubst tests/tools/%.c,$(BUILD)/tests/%,$(wildcard tests/tools/*.c))
 
 .PHONY: all
-all: $(PROGRAMS) $(BUILD)/libckptbench.so $(BUILD)/ckptbench.1 $(BUILD)/ckptbench.bash $(if $(SANITIZE),,plugin) ## build the programs, the library, the manual page, the completion and, where nvcc and its libraries are, the CUDA plugin
+all: $(PROGRAMS) $(LIBRARY) $(BUILD)/ckptbench.1 $(BUILD)/ckptbench.bash $(if $(SANITIZE),,plugin) ## build the programs, the library, the manual page, the completion and, where nvcc and its libraries are, the CUDA plugin
 
 $(BUILD)/flags: FORCE
 	@mkdir -p $(BUILD); echo '$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)' | cmp -s - $@ || echo '$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)' > $@
@@ -128,7 +129,6 @@ $(BUILD)/ckptbench-cuda.so: $(PLUGIN_OBJECTS)
 	    $(foreach so,$(NCCL_SO) $(CUBLAS_SO),-Wl,-rpath,$(abspath $(dir $(so)))) -ldl -lpthread -lrt -lm -lstdc++
 
 # The engine for other programs (include/ckptbench.h): only what it needs of the rooms below, without MPI.
-LIBRARY       := $(BUILD)/libckptbench.so
 LIBRARY_ABI   := 1
 LIBRARY_ROOMS := $(filter-out comm/comm_mpi.c comm/comm_measure.c comm/comm_fence.c %_main.c,$(foreach room,engine comm setup ckpt store run core,$(call sources,$(room))))
 $(BUILD)/plugin/core/version.o: CPPFLAGS += $(IDENTITY)
@@ -136,7 +136,7 @@ $(BUILD)/plugin/core/version.o: $(BUILD)/identity
 $(BUILD)/plugin/rooms.a: $(patsubst %.c,$(BUILD)/plugin/%.o,$(LIBRARY_ROOMS))
 	@rm -f $@
 	ar rcs $@ $^
-$(LIBRARY): $(patsubst %.c,$(BUILD)/plugin/%.o,$(call sources,lib)) $(BUILD)/plugin/rooms.a lib/ckptbench.map
+$(BUILD)/libckptbench.so: $(patsubst %.c,$(BUILD)/plugin/%.o,$(call sources,lib)) $(BUILD)/plugin/rooms.a lib/ckptbench.map
 	$(CC) -shared $(LDFLAGS) -Wl,-soname,libckptbench.so.$(LIBRARY_ABI) -Wl,--version-script=lib/ckptbench.map \
 	    $(if $(SANITIZE),,-Wl,--no-undefined) -o $@.$(LIBRARY_ABI) $(filter %.o %.a,$^) -Wl,--as-needed $(LIBS_ckpt) $(LIBS_store) $(LIBS_core) -ldl
 	ln -sf $(@F).$(LIBRARY_ABI) $@
@@ -314,7 +314,16 @@ fuzz: $(FUZZERS) ## build the fuzzers
 SOURCES := $(BUILD)/ckptbench-sources.tar.gz
 dist: ## the sources as an archive beside the programs, for `ckptbench site add`
 	@mkdir -p $(BUILD)
-	@tar -czf $(SOURCES).$$$$ --exclude=__pycache__ Makefile README.md scripts share experiments cuda $(ROOMS) && mv $(SOURCES).$$$$ $(SOURCES)
+	@tar -czf $(SOURCES).$$$$ --exclude=__pycache__ Makefile README.md scripts share experiments cuda include $(ROOMS) && mv $(SOURCES).$$$$ $(SOURCES)
+
+# LIBRARY= leaves it out, as on sites that only run the programs.
+.PHONY: install-library
+install-library:
+	install -d $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	install -m 644 include/ckptbench.h $(DESTDIR)$(PREFIX)/include
+	install -m 755 $(LIBRARY).$(LIBRARY_ABI) $(DESTDIR)$(PREFIX)/lib
+	ln -sf libckptbench.so.$(LIBRARY_ABI) $(DESTDIR)$(PREFIX)/lib/libckptbench.so
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' lib/ckptbench.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/ckptbench.pc
 
 install: all dist ## install under PREFIX (default /usr/local), into DESTDIR
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
@@ -330,6 +339,7 @@ install: all dist ## install under PREFIX (default /usr/local), into DESTDIR
 	install -m 644 share/report/charts/*.js $(DESTDIR)$(PREFIX)/share/ckptbench/report/charts
 	install -m 644 share/report/echarts/echarts.js share/report/echarts/LICENSE* share/report/echarts/NOTICE $(DESTDIR)$(PREFIX)/share/ckptbench/report/echarts
 	install -m 644 experiments/*.yaml $(DESTDIR)$(PREFIX)/share/ckptbench/experiments
+	$(if $(LIBRARY),@$(MAKE) --no-print-directory -s install-library)
 
 clean: ## remove what was built, but not the Python environment
 	find build -mindepth 1 -maxdepth 1 ! -name venv -exec rm -rf {} +

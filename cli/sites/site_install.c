@@ -117,8 +117,8 @@ static int build(struct remote *remote, const char *sources, struct cb_err *err)
     const char *const unpack[] = {"-xzf", archive, "-C", folder, NULL};
     const char *without_worker =
         site_has_image(&remote->site) ? "PROGRAMS=build/ckptbench build/ckptbench-agent" : NULL;
-    const char *const make[] = {"-s",        "-j4",       "-C",      folder,         "DEPS=0", "BUILD=build",
-                                prefix_word, commit_word, "install", without_worker, NULL};
+    const char *const make[] = {"-s",        "-j4",       "-C",       folder,    "DEPS=0",       "BUILD=build",
+                                prefix_word, commit_word, "LIBRARY=", "install", without_worker, NULL};
     int rc = do_there(remote, "rm", remove, COPY_NS, "removing what an earlier build left", err);
     if (rc == 0)
         rc = remote->transport->put_file(remote->transport, sources, archive, err);

@@ -1,0 +1,98 @@
+"""libckptbench as a program uses it: installed, linked by the example and by nothing else of ours; its checkpoints and
+PyTorch's load each other's way."""
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from harness import BUILD, ROOT
+
+# The example would need the sanitizers' own libraries before it; tests/unit/test_library.c runs the same under them.
+pytestmark = [pytest.mark.without_sanitizers, pytest.mark.xdist_group("library")]
+
+STATE = """
+import sys, warnings
+warnings.simplefilter("ignore")
+import torch, torch.distributed.checkpoint as dcp
+how, path = sys.argv[1:]
+state = {
+    "model.weight": torch.arange(96000, dtype=torch.float32).reshape(1000, 96),
+    "model.bias": torch.arange(96, dtype=torch.float32),
+    "step": torch.tensor(100),
+}
+if how == "save":
+    dcp.save(state, checkpoint_id=path, no_dist=True)
+else:
+    found = {name: torch.full_like(tensor, 7) for name, tensor in state.items()}
+    dcp.load(found, checkpoint_id=path, no_dist=True)
+    assert all(torch.equal(found[name], state[name]) for name in state)
+"""
+
+
+def run(*words, code=0, **more):
+    result = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, **more)
+    assert result.returncode == code, f"{words}: {result.returncode}\n{result.stdout}\n{result.stderr}"
+    return result
+
+
+def torch_does(how, path):
+    pytest.importorskip("torch", reason="missing: PyTorch (make test installs it)")
+    run(sys.executable, "-c", STATE, how, path, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    prefix = tmp_path_factory.mktemp("installed")
+    run("make", "-s", "-C", ROOT, "install-library", f"BUILD={BUILD}", f"PREFIX={prefix}", "DESTDIR=")
+    return prefix
+
+
+@pytest.fixture(scope="module")
+def example(installed):
+    environment = {**os.environ, "PKG_CONFIG_PATH": str(installed / "lib/pkgconfig")}
+    words = run("pkg-config", "--cflags", "--libs", "ckptbench", env=environment).stdout.split()
+    program = installed / "example"
+    run("gcc", "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", ROOT / "examples/ckptbench_example.c", *words,
+        f"-Wl,-rpath,{installed}/lib", "-o", program)
+    return program
+
+
+def test_the_library_exports_only_its_own_versioned_functions(installed):
+    header = (installed / "include/ckptbench.h").read_text()
+    declared = set(re.findall(r"^CKPTBENCH_API [^;]*?\b(ckptbench_\w+)\(", header, re.M))
+    listed = run("nm", "-D", "--defined-only", installed / "lib/libckptbench.so").stdout
+    exported = set(re.findall(r"T (\w+)@@CKPTBENCH_1$", listed, re.M))
+    assert exported == declared and len(declared) > 15
+    assert set(re.findall(r" (\w) \S", listed)) <= {"T", "A"}
+    assert "libmpi" not in run("ldd", installed / "lib/libckptbench.so").stdout
+
+
+def test_a_header_that_cpp_compiles(installed):
+    run("g++", "-std=c++11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-x", "c++", installed / "include/ckptbench.h")
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_what_the_example_saves_it_loads_on_other_ranks_and_pytorch_loads(example, ranks, tmp_path):
+    step = tmp_path / "new/step-100"
+    assert run(example, "save", step, ranks).stderr == ""
+    assert len(list(step.glob("*.distcp"))) == ranks
+    for readers in (1, ranks + 1):
+        assert run(example, "load", step, readers).stderr == ""
+    torch_does("load", step)
+
+
+def test_the_example_loads_what_pytorch_saved(example, tmp_path):
+    torch_does("save", tmp_path / "step")
+    for readers in (1, 2, 4):
+        run(example, "load", tmp_path / "step", readers)
+
+
+def test_a_second_save_to_the_same_path_fails_on_every_rank_with_the_reason(example, tmp_path):
+    run(example, "save", tmp_path / "step", 2)
+    first = (tmp_path / "step/.metadata").read_bytes()
+    said = run(example, "save", tmp_path / "step", 2, code=1).stderr
+    assert sorted(line.split(":")[0] for line in said.splitlines()) == ["rank 0", "rank 1"]
+    assert "holds a complete checkpoint" in said and "rank 0 failed (exists)" in said
+    assert (tmp_path / "step/.metadata").read_bytes() == first
