@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/json.h"
 #include "core/memory.h"
 #include "core/path.h"
@@ -180,48 +181,89 @@ static double cpu_seconds(int who)
            (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
 }
 
-static void read_all(struct counter_reading *reading, const char *disk)
+static void set_counter(struct host_reading *reading, enum host_counter counter, bool has, uint64_t value)
 {
-    struct buf text;
-    buf_init(&text, TEXT_MAX_BYTES);
-    *reading = (struct counter_reading){0};
-    reading->has_cpu = read_text(&text, "/proc/stat") && counters_parse_cpu(text.data, &reading->cpu);
-    reading->own_cpu_s = cpu_seconds(RUSAGE_SELF) + cpu_seconds(RUSAGE_CHILDREN);
+    reading->has[counter] = has;
+    reading->counters[counter] = has ? value : 0;
+}
+
+static void read_cpu_and_disk(struct counter_reading *reading, const char *disk, struct buf *text)
+{
+    reading->has_cpu = read_text(text, "/proc/stat") && counters_parse_cpu(text->data, &reading->cpu);
     if (*disk) {
         char path[128];
         snprintf(path, sizeof path, "/sys/class/block/%s/stat", disk);
-        reading->has_disk = read_text(&text, path) && counters_parse_disk(text.data, &reading->disk);
+        reading->has_disk = read_text(text, path) && counters_parse_disk(text->data, &reading->disk);
     }
-    read_ports(&reading->ports, &text);
-    if (read_text(&text, "/proc/self/mountstats"))
-        counters_parse_nfs(text.data, &reading->nfs);
-    read_lustre(&reading->lustre, &text);
+}
+
+static void read_all(struct counter_reading *reading, const char *disk, struct buf *text)
+{
+    *reading = (struct counter_reading){.own_cpu_s = cpu_seconds(RUSAGE_SELF) + cpu_seconds(RUSAGE_CHILDREN)};
+    read_cpu_and_disk(reading, disk, text);
+    read_ports(&reading->ports, text);
+    if (read_text(text, "/proc/self/mountstats"))
+        counters_parse_nfs(text->data, &reading->nfs);
+    read_lustre(&reading->lustre, text);
+}
+
+/* What is kept over time; `whole` has CPU and disk already. */
+static void read_host(struct counters *self, const struct counter_reading *whole, struct buf *text,
+                      struct host_reading *reading)
+{
+    uint64_t received = 0, sent = 0, stall_us = 0;
+    *reading = (struct host_reading){0};
+    set_counter(reading, HOST_CPU_BUSY, whole->has_cpu, whole->cpu.busy);
+    set_counter(reading, HOST_CPU_TOTAL, whole->has_cpu, whole->cpu.total);
+    set_counter(reading, HOST_DISK_READ, whole->has_disk, whole->disk.read_bytes);
+    set_counter(reading, HOST_DISK_WRITTEN, whole->has_disk, whole->disk.written_bytes);
+    bool has_network = read_text(text, "/proc/net/dev") && host_times_parse_network(text->data, &received, &sent);
+    set_counter(reading, HOST_RECEIVED, has_network, received);
+    set_counter(reading, HOST_SENT, has_network, sent);
+    bool has_pressure = read_text(text, "/proc/pressure/memory") && host_times_parse_pressure(text->data, &stall_us);
+    set_counter(reading, HOST_MEMORY_STALL, has_pressure, stall_us);
+    reading->has_memory =
+        read_text(text, "/proc/meminfo") && counters_parse_memory_used(text->data, &reading->memory_used_bytes);
+    if (reading->has_memory && !(self->memory_peak_bytes >= (double)reading->memory_used_bytes))
+        self->memory_peak_bytes = (double)reading->memory_used_bytes;
+}
+
+void counters_start(struct counters *self, const char *disk, uint64_t origin_ns)
+{
+    struct buf text;
+    struct host_reading reading;
+    buf_init(&text, TEXT_MAX_BYTES);
+    snprintf(self->disk, sizeof self->disk, "%s", disk);
+    self->memory_peak_bytes = NAN;
+    read_all(&self->start, self->disk, &text);
+    read_host(self, &self->start, &text, &reading);
+    host_times_start(&self->times, origin_ns, clock_monotonic_ns(), &reading);
     buf_release(&text);
 }
 
-void counters_start(struct counters *self, const char *disk)
-{
-    snprintf(self->disk, sizeof self->disk, "%s", disk);
-    self->memory_peak_bytes = NAN;
-    read_all(&self->start, self->disk);
-    counters_watch(self);
-}
-
-void counters_watch(struct counters *self)
+void counters_watch(struct counters *self, uint64_t now_ns)
 {
     struct buf text;
-    uint64_t used_bytes;
+    struct counter_reading whole = {0};
+    struct host_reading reading;
+    if (!host_times_is_due(&self->times, now_ns))
+        return;
     buf_init(&text, TEXT_MAX_BYTES);
-    if (read_text(&text, "/proc/meminfo") && counters_parse_memory_used(text.data, &used_bytes) &&
-        !(self->memory_peak_bytes >= (double)used_bytes))
-        self->memory_peak_bytes = (double)used_bytes;
+    read_cpu_and_disk(&whole, self->disk, &text);
+    read_host(self, &whole, &text, &reading);
+    host_times_add(&self->times, now_ns, &reading);
     buf_release(&text);
 }
 
 void counters_stop(struct counters *self)
 {
-    read_all(&self->end, self->disk);
-    counters_watch(self);
+    struct buf text;
+    struct host_reading reading;
+    buf_init(&text, TEXT_MAX_BYTES);
+    read_all(&self->end, self->disk, &text);
+    read_host(self, &self->end, &text, &reading);
+    host_times_add(&self->times, clock_monotonic_ns(), &reading);
+    buf_release(&text);
 }
 
 static double cpu_fraction(const struct counters *self)
@@ -314,6 +356,9 @@ int counters_write(const struct counters *self, const char *attempt_path, struct
     write_named(&json, "ports", &self->start.ports, &self->end.ports);
     write_named(&json, "nfs", &self->start.nfs, &self->end.nfs);
     write_named(&json, "lustre", &self->start.lustre, &self->end.lustre);
+    json_member_object(&json, "over_time");
+    host_times_write(&self->times, &json);
+    json_write_end_object(&json);
     json_write_end_object(&json);
     buf_append_char(&text, '\n');
     int rc = buf_write_file(&text, path, 0666, err);

@@ -1,6 +1,6 @@
 /* Activity of the machine during the run: CPU, memory, disk, network ports, NFS, Lustre.
  *
- * Kernel counters are read at the start and at the end and subtracted; memory is sampled in between. The parsers accept
+ * Kernel counters are read at the start and at the end and subtracted, and some also in between (agent/host_times.h). The parsers accept
  * text, so that recorded files test them; a counter that the machine lacks is absent (NAN, or no entry), never 0. */
 #ifndef AGENT_COUNTERS_H
 #define AGENT_COUNTERS_H
@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "agent/host_times.h"
 #include "core/buf.h"
 #include "core/err.h"
 #include "run/metrics.h"
@@ -48,6 +49,7 @@ struct counters {
     char disk[64]; /* name in /sys/block of the store's device, "" if it has none */
     struct counter_reading start, end;
     double memory_peak_bytes; /* NAN before the first sample */
+    struct host_times times;
 };
 
 /* Parsers. They fill the members that they find, and return false if the text is malformed. */
@@ -57,8 +59,10 @@ bool counters_parse_disk(const char *stat, struct disk_counters *disk);        /
 void counters_parse_nfs(const char *mountstats, struct named_list *list);      /* /proc/self/mountstats */
 bool counters_parse_lustre(const char *stats, struct named_counters *counter); /* llite/osc/mdc stats */
 
-void counters_start(struct counters *self, const char *disk);
-void counters_watch(struct counters *self); /* samples memory */
+/* `origin_ns`: when the attempt began, by this machine's monotonic clock. */
+void counters_start(struct counters *self, const char *disk, uint64_t origin_ns);
+/* Reads what is kept over time, if it is time for it. Call it often. */
+void counters_watch(struct counters *self, uint64_t now_ns);
 void counters_stop(struct counters *self);
 
 /* Share of CPU time that was neither idle nor ours: `own_s` was ours. NAN if no time has passed. */

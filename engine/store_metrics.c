@@ -30,6 +30,7 @@ void store_metrics_fill(struct store *store, struct sample *sample, struct statu
     values[METRIC_BACKOFF_S] = (double)counted.backoff_ns / 1e9;
     values[METRIC_REPEATED_BYTES] = (double)counted.repeated_bytes;
     values[METRIC_REQUESTS_IN_FLIGHT] = (double)counted.most_in_flight;
+    time_buckets_merge(&page->over_time[sample->op][TIMED_BACKOFF], &counted.backoff);
     if (counted.ttfb.count == 0)
         return;
     if (!(sample->flags & SAMPLE_WARMUP))
@@ -38,13 +39,18 @@ void store_metrics_fill(struct store *store, struct sample *sample, struct statu
     values[METRIC_TTFB_P99_S] = (double)histogram_quantile(&counted.ttfb, 0.99) / 1e9;
 }
 
-void store_metrics_record(struct histogram *latency, struct slow_requests *slowest, uint32_t iteration,
+void store_metrics_record(struct status_page *page, enum operation op, bool warmup, uint32_t iteration,
                           const struct store_completion *completion)
 {
     static const enum request_kind kinds[] = {
         [STORE_WRITE] = REQUEST_WRITE, [STORE_READ] = REQUEST_READ, [STORE_FINISH] = REQUEST_FINISH};
     uint64_t latency_ns = completion->completed_ns - completion->submitted_ns;
-    histogram_record(latency, latency_ns);
+    uint64_t start_ns = completion->submitted_ns - page->time_origin_ns;
+    struct slow_requests *slowest = &page->slowest[op];
+    time_buckets_add(&page->over_time[op][kinds[completion->kind]], start_ns, start_ns + latency_ns, completion->bytes);
+    if (warmup)
+        return;
+    histogram_record(&page->latency[op], latency_ns);
     if (!slow_requests_wants(slowest, latency_ns))
         return;
     struct slow_request request = {

@@ -26,9 +26,10 @@
 #define MASK_LEAST_WORDS 2 /* the mask in all records of releases with at most 128 metrics */
 #define MASK_WORDS_FOR(metrics) ((metrics) > 64 * MASK_LEAST_WORDS ? ((metrics) + 63) / 64 : MASK_LEAST_WORDS)
 #define MASK_WORDS MASK_WORDS_FOR(METRIC_SAMPLE_COUNT)
+#define VARINT_MAX_BYTES 10
 #define SAMPLE_HEAD_BYTES (3 * 4 + 8 * MASK_LEAST_WORDS) /* op, iteration, flags, mask; at least */
 
-/* BLOCK_TTFB and BLOCK_SLOWEST were added later: they are written only if there is something in them. */
+/* Blocks after BLOCK_END were added later: they are written only if there is something in them. */
 enum block_type {
     BLOCK_SCHEMA = 1,
     BLOCK_RUN,
@@ -37,7 +38,8 @@ enum block_type {
     BLOCK_LATENCY,
     BLOCK_END,
     BLOCK_TTFB,
-    BLOCK_SLOWEST
+    BLOCK_SLOWEST,
+    BLOCK_TIME /* of the rank whose block is before it */
 };
 
 void record_init(struct record *self, const char *run, uint32_t attempt, uint32_t world_size)
@@ -59,6 +61,7 @@ static void release_rank(struct record_rank *rank)
     free(rank->failures);
     free(rank->facts);
     free(rank->samples);
+    free(rank->times);
 }
 
 void record_release(struct record *self)
@@ -123,6 +126,10 @@ static int check_page(const struct status_page *page, uint32_t samples, struct c
         if (!slow_requests_are_valid(&page->slowest[op]))
             return cb_fail(err, CB_ERR_CORRUPT, "the slowest requests on the status page of rank %u are malformed",
                            page->rank);
+        for (unsigned kind = 0; kind < TIMED_KINDS; kind++)
+            if (!time_buckets_are_valid(&page->over_time[op][kind]))
+                return cb_fail(err, CB_ERR_CORRUPT, "the time buckets on the status page of rank %u are malformed",
+                               page->rank);
     }
     return 0;
 }
@@ -149,6 +156,30 @@ static void merge_values(struct record *self, const struct status_page *page)
     }
 }
 
+/* False if there is no memory. */
+static bool add_time(struct record_rank *rank, const struct record_time *time)
+{
+    struct record_time *times = reallocarray(rank->times, (size_t)rank->time_count + 1, sizeof *times);
+    if (!times)
+        return false;
+    rank->times = times;
+    times[rank->time_count++] = *time;
+    return true;
+}
+
+static bool copy_times(const struct status_page *page, struct record_rank *rank)
+{
+    for (unsigned op = 0; op < OP_COUNT; op++) {
+        for (unsigned kind = 0; kind < TIMED_KINDS; kind++) {
+            const struct time_buckets *buckets = &page->over_time[op][kind];
+            if (buckets->count > 0 &&
+                !add_time(rank, &(struct record_time){.op = op, .kind = kind, .buckets = *buckets}))
+                return false;
+        }
+    }
+    return true;
+}
+
 int record_add_page(struct record *self, const struct status_page *page, struct cb_err *err)
 {
     uint32_t samples = atomic_load_explicit(&page->sample_count, memory_order_acquire);
@@ -167,7 +198,7 @@ int record_add_page(struct record *self, const struct status_page *page, struct 
         .samples = malloc(samples ? samples * sizeof *rank.samples : 1),
         .sample_count = samples,
     };
-    if (!rank.failures || !rank.facts || !rank.samples) {
+    if (!rank.failures || !rank.facts || !rank.samples || !copy_times(page, &rank)) {
         release_rank(&rank);
         return alloc_fail(err, "for the record of rank %u", page->rank);
     }
@@ -228,6 +259,14 @@ static void put_double(struct buf *out, double value)
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
     put_u64(out, bits);
+}
+
+/* Seven bits a byte, the lowest first; the last byte has no 0x80. */
+static void put_varint(struct buf *out, uint64_t value)
+{
+    for (; value >= 0x80; value >>= 7)
+        buf_append_char(out, (char)(value | 0x80));
+    buf_append_char(out, (char)value);
 }
 
 static void put_text(struct buf *out, const char *text)
@@ -342,6 +381,21 @@ static void put_slowest(struct buf *payload, unsigned op, const struct slow_requ
     }
 }
 
+static void put_time(struct buf *payload, const struct record_time *time)
+{
+    const struct time_buckets *buckets = &time->buckets;
+    put_u32(payload, time->op);
+    put_text(payload, timed_kind_name(time->kind));
+    put_u64(payload, buckets->width_ns);
+    put_u64(payload, buckets->first);
+    put_u32(payload, (uint32_t)buckets->count);
+    for (uint64_t i = 0; i < buckets->count; i++) {
+        put_varint(payload, buckets->buckets[i].bytes);
+        put_varint(payload, buckets->buckets[i].requests);
+        put_varint(payload, buckets->buckets[i].in_flight_ns);
+    }
+}
+
 static void put_record(const struct record *self, struct buf *out, struct buf *payload)
 {
     uint64_t samples = 0;
@@ -357,6 +411,10 @@ static void put_record(const struct record *self, struct buf *out, struct buf *p
         put_rank(payload, &self->ranks[i]);
         put_block(out, BLOCK_RANK, payload);
         samples += self->ranks[i].sample_count;
+        for (uint32_t k = 0; k < self->ranks[i].time_count; k++) {
+            put_time(payload, &self->ranks[i].times[k]);
+            put_block(out, BLOCK_TIME, payload);
+        }
     }
     put_run_values(payload, self->run_values);
     put_block(out, BLOCK_RUN_VALUES, payload);
@@ -427,6 +485,21 @@ static uint64_t take_u64(struct cursor *self)
 {
     uint64_t low = take_u32(self);
     return (uint64_t)take_u32(self) << 32 | low;
+}
+
+static uint64_t take_varint(struct cursor *self)
+{
+    uint64_t value = 0;
+    for (unsigned i = 0; i < VARINT_MAX_BYTES; i++) {
+        const unsigned char *byte = take(self, 1);
+        if (!byte)
+            return 0;
+        value |= (uint64_t)(*byte & 0x7f) << (7 * i);
+        if (!(*byte & 0x80))
+            return value;
+    }
+    self->short_of_bytes = true; /* no end: malformed */
+    return 0;
 }
 
 static double take_double(struct cursor *self)
@@ -643,6 +716,31 @@ static int parse_slowest(struct parser *self, struct cursor *cursor, struct cb_e
     return 0;
 }
 
+static int parse_time(struct parser *self, struct cursor *cursor, struct cb_err *err)
+{
+    struct record *record = self->record;
+    struct record_time time = {.kind = TIMED_KINDS};
+    uint32_t op = take_u32(cursor), len = take_u32(cursor);
+    const unsigned char *name = take(cursor, len);
+    for (uint32_t kind = 0; name && kind < TIMED_KINDS; kind++)
+        if (strlen(timed_kind_name(kind)) == len && memcmp(timed_kind_name(kind), name, len) == 0)
+            time.kind = kind;
+    time.buckets.width_ns = take_u64(cursor);
+    time.buckets.first = take_u64(cursor);
+    time.buckets.count = take_u32(cursor);
+    if (op >= self->names[NAMES_OF_OPERATIONS].count || time.kind == TIMED_KINDS || record->rank_count == 0 ||
+        time.buckets.count == 0 || !time_buckets_are_valid(&time.buckets))
+        return cb_fail(err, CB_ERR_FORMAT, "time buckets are malformed, or of an operation that is not known here");
+    time.op = self->names[NAMES_OF_OPERATIONS].indexes[op];
+    for (uint64_t i = 0; i < time.buckets.count; i++) {
+        struct time_bucket *bucket = &time.buckets.buckets[i];
+        bucket->bytes = take_varint(cursor);
+        bucket->requests = take_varint(cursor);
+        bucket->in_flight_ns = take_varint(cursor);
+    }
+    return add_time(&record->ranks[record->rank_count - 1], &time) ? 0 : alloc_fail(err, "for time buckets");
+}
+
 static int parse_end(struct parser *self, struct cursor *cursor, struct cb_err *err)
 {
     uint32_t ranks = take_u32(cursor);
@@ -675,6 +773,8 @@ static int parse_payload(struct parser *self, uint32_t type, struct cursor *curs
         return parse_histogram(self, cursor, self->record->ttfb, err);
     case BLOCK_SLOWEST:
         return parse_slowest(self, cursor, err);
+    case BLOCK_TIME:
+        return parse_time(self, cursor, err);
     case BLOCK_END:
         return parse_end(self, cursor, err);
     default:

@@ -16,6 +16,12 @@
 
 #define RECORD_VERSION 2
 
+/* What a rank's requests of one kind did over time. */
+struct record_time {
+    uint32_t op, kind;           /* enum operation; enum request_kind or TIMED_BACKOFF */
+    struct time_buckets buckets; /* since the attempt began; not empty */
+};
+
 struct record_rank {
     uint32_t rank;
     uint32_t phase;                               /* enum rank_phase at the end */
@@ -25,6 +31,8 @@ struct record_rank {
     char *facts;                                  /* key=value lines */
     struct sample *samples;
     uint32_t sample_count;
+    struct record_time *times; /* time_count of them, by operation and kind */
+    uint32_t time_count;
 };
 
 struct record {

@@ -25,6 +25,13 @@
 #define SAMPLES_WITH_DURATION 16384
 #define MORE_PREFIX "… and "
 
+const char *timed_kind_name(uint32_t kind)
+{
+    static const char *const names[] = {
+        [REQUEST_WRITE] = "write", [REQUEST_READ] = "read", [REQUEST_FINISH] = "fsync", [TIMED_BACKOFF] = "backoff"};
+    return kind < TIMED_KINDS ? names[kind] : "?";
+}
+
 uint64_t status_page_bytes(uint32_t sample_capacity)
 {
     return sizeof(struct status_page) + (uint64_t)sample_capacity * sizeof(struct sample);

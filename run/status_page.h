@@ -15,10 +15,11 @@
 #include "core/err.h"
 #include "core/histogram.h"
 #include "core/slow_requests.h"
+#include "core/time_buckets.h"
 #include "run/metrics.h"
 
 #define STATUS_PAGE_MAGIC UINT64_C(0x45474150434b4243) /* "CBKCPAGE" */
-#define STATUS_PAGE_VERSION 5
+#define STATUS_PAGE_VERSION 6
 #define STATUS_PAGE_TEXT_BYTES 16384
 
 enum rank_phase { PHASE_STARTING, PHASE_READY, PHASE_RUNNING, PHASE_DONE, PHASE_FAILED };
@@ -30,6 +31,10 @@ enum sample_flag {
     SAMPLE_COLDNESS_UNKNOWN = 4,
     SAMPLE_FAILED = 8,
 };
+
+/* What is counted over time: requests by kind, and the backoff of failed requests. */
+enum { TIMED_BACKOFF = REQUEST_KINDS, TIMED_KINDS };
+const char *timed_kind_name(uint32_t kind); /* "write", "read", "fsync", "backoff" */
 
 /* One operation of one rank in one iteration. Related work outside the time of a save or load has samples of its own.
  * OP_VERIFY (verify_s, verified_bytes) is published on every rank after each load, and after all timing for checkpoints
@@ -48,6 +53,7 @@ struct status_page {
     uint64_t magic;
     uint32_t version, rank, world_size, sample_capacity;
     uint64_t size_bytes;
+    uint64_t time_origin_ns; /* monotonic, by the clock of the rank's machine: when the attempt began */
 
     /* written by the agent */
     _Atomic uint64_t agent_heartbeat_ns; /* monotonic heartbeat; ranks leave when it stops */
@@ -73,7 +79,8 @@ struct status_page {
     struct histogram latency[OP_COUNT];     /* request latencies, excluding warm-up */
     struct histogram ttfb[OP_COUNT];        /* time to first byte of replies, if the store is a server */
     struct slow_requests slowest[OP_COUNT]; /* of the requests in `latency` */
-    struct sample samples[];                /* sample_capacity of them */
+    struct time_buckets over_time[OP_COUNT][TIMED_KINDS]; /* since time_origin_ns, including warm-up */
+    struct sample samples[];                              /* sample_capacity of them */
 };
 
 uint64_t status_page_bytes(uint32_t sample_capacity);

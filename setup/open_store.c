@@ -27,23 +27,24 @@ int store_options_read(const struct experiment *experiment, uint32_t rank, struc
     return s3_keys_read(experiment, s3, err);
 }
 
-int open_store_with(const struct experiment *experiment, uint32_t rank, const char *pages_folder,
+int open_store_with(const struct experiment *experiment, const struct status_page *page, const char *pages_folder,
                     enum store_direct direct, uint32_t depth, struct store **store, struct cb_err *err)
 {
     struct s3_options s3;
     struct store_options options;
-    int rc = store_options_read(experiment, rank, &s3, &options, err);
+    int rc = store_options_read(experiment, page->rank, &s3, &options, err);
+    options.time_origin_ns = page->time_origin_ns;
     options.direct = direct;
     options.depth = depth;
     options.shared_folder = pages_folder;
     return rc ? rc : store_open(experiment_text(experiment, OPT_STORE), &options, store, err);
 }
 
-int open_store(const struct experiment *experiment, uint32_t rank, const char *pages_folder, struct store **store,
-               struct cb_err *err)
+int open_store(const struct experiment *experiment, const struct status_page *page, const char *pages_folder,
+               struct store **store, struct cb_err *err)
 {
     uint32_t depth = (uint32_t)experiment_u64(experiment, OPT_IO_DEPTH);
-    return open_store_with(experiment, rank, pages_folder, store_direct_of(experiment), depth, store, err);
+    return open_store_with(experiment, page, pages_folder, store_direct_of(experiment), depth, store, err);
 }
 
 uint64_t store_block_bytes(const struct experiment *experiment)

@@ -18,6 +18,7 @@
 #include "core/buf.h"
 #include "core/err.h"
 #include "core/histogram.h"
+#include "core/time_buckets.h"
 
 #define STORE_VERSION 1
 
@@ -78,6 +79,7 @@ struct store_options {
     bool in_caller;              /* psync by the calling thread itself: for callers that wait for each request anyway */
     bool durable;                /* STORE_FINISH and publish sync */
     uint32_t rank;               /* of the caller: fault specs can select one */
+    uint64_t time_origin_ns;     /* monotonic: origin of the statistics over time */
     const char *shared_folder;   /* for a fault store's cap shared by all ranks: node-local, of this run; or NULL */
     bool read_only;              /* nothing will be written: a read-only file system suffices */
     struct disk_watch *watch;    /* of a store that is a folder: records what is durable; or NULL */
@@ -95,7 +97,8 @@ struct store_statistics {
     uint64_t backoff_ns;                           /* backoff of failed requests, in sum */
     uint64_t repeated_bytes;                       /* of bodies that were transferred and must be sent again */
     uint32_t most_in_flight;
-    struct histogram ttfb; /* from the end of a request to the first byte of its reply */
+    struct time_buckets backoff; /* backoff_ns over time, since options.time_origin_ns */
+    struct histogram ttfb;       /* from the end of a request to the first byte of its reply */
 };
 
 struct store;

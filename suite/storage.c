@@ -532,8 +532,7 @@ int suite_storage(struct suite *self, struct sample *sample, bool last, struct c
 
 static int open_direct(struct suite *self, enum store_direct direct, struct store **store, struct cb_err *err)
 {
-    return open_store_with(self->experiment, comm_rank(self->comm), self->pages_folder, direct, SUITE_DEPTH_MOST, store,
-                           err);
+    return open_store_with(self->experiment, self->page, self->pages_folder, direct, SUITE_DEPTH_MOST, store, err);
 }
 
 int suite_storage_open(struct suite *self, struct cb_err *err)

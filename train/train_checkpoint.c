@@ -34,7 +34,7 @@ static void read_owner(struct train_checkpoint *self, const struct trainer *trai
     struct store *store;
     struct claim claim;
     if (!store_uri_of(experiment_text(self->experiment, OPT_STORE)).kind->keeps_data || !*suffix ||
-        open_store(self->experiment, trainer->rank, trainer->place.pages_folder, &store, NULL))
+        open_store(self->experiment, trainer->page, trainer->place.pages_folder, &store, NULL))
         return;
     if (claim_read(store, suffix, &claim, NULL) == 0)
         snprintf(self->owner, sizeof self->owner, "%s", claim.run);
@@ -61,9 +61,9 @@ static int open_place(struct train_checkpoint *self, struct trainer *trainer, st
     if (!rc)
         rc = folder_open(&self->folder, self->experiment, name, err);
     if (!rc)
-        rc = open_store(self->experiment, trainer->rank, trainer->place.pages_folder, &self->store, err);
+        rc = open_store(self->experiment, trainer->page, trainer->place.pages_folder, &self->store, err);
     if (!rc && self->async)
-        rc = open_store(self->experiment, trainer->rank, trainer->place.pages_folder, &self->async_store, err);
+        rc = open_store(self->experiment, trainer->page, trainer->place.pages_folder, &self->async_store, err);
     if (!rc && self->async && !trainer->gpu)
         rc = device_host_open(device_host_cores(), &self->device, err);
     rc = trainer_join(trainer, rc, err);

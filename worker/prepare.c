@@ -192,7 +192,7 @@ static int check_memory(struct run *self, struct cb_err *err)
 
 static int open_one(const struct run *self, struct store **store, struct cb_err *err)
 {
-    return open_store(self->experiment, comm_rank(self->comm), self->pages_folder, store, err);
+    return open_store(self->experiment, self->page, self->pages_folder, store, err);
 }
 
 static int open_stores(struct run *self, struct cb_err *err)

@@ -27,7 +27,7 @@ struct transfer {
     struct store_object *object;
     const char *name;
     enum store_request_kind kind;
-    bool record_latency;
+    bool warmup;
     uint32_t iteration;
     enum operation op;
     uint64_t submitted_bytes, done_bytes, requests, errors, deadline_ns;
@@ -142,9 +142,8 @@ static int reap(struct transfer *self, struct cb_err *err)
         self->in_flight--;
         self->done_bytes += completions[i].bytes;
         self->errors += completions[i].code != 0;
-        if (self->record_latency && completions[i].user != UINT64_MAX)
-            store_metrics_record(&self->raw->page->latency[self->op], &self->raw->page->slowest[self->op],
-                                 self->iteration, &completions[i]);
+        store_metrics_record(self->raw->page, self->op, self->warmup || completions[i].user == UINT64_MAX,
+                             self->iteration, &completions[i]);
         if (completions[i].code && !rc)
             rc = fail_completion(self, &completions[i], err);
     }
@@ -225,7 +224,7 @@ static int transfer_run(struct raw *raw, const char *folder, uint32_t owner, enu
                                 .kind = kind,
                                 .op = (enum operation)sample->op,
                                 .iteration = sample->iteration,
-                                .record_latency = !(sample->flags & SAMPLE_WARMUP),
+                                .warmup = (sample->flags & SAMPLE_WARMUP) != 0,
                                 .deadline_ns = deadline_ns};
     int rc =
         store_in_flight(raw->store) == 0

@@ -87,6 +87,7 @@ static int start_ranks(struct attempt *self, struct cb_err *err)
         rc = pages_create(&self->pages, self->run, self->number, self->ranks, samples, err);
     if (rc)
         return rc;
+    pages_set_origin(&self->pages, self->started_ns);
     launch_ask_ahead(self);
     node_peers_await(self);
     if (self->verdict.decided)
@@ -96,7 +97,7 @@ static int start_ranks(struct attempt *self, struct cb_err *err)
         rc = node_peers_write_report(self, err); /* once the ranks are starting */
     if (probe_store_path(store, path))
         probe_disk(path, disk, sizeof disk);
-    counters_start(&self->counters, disk);
+    counters_start(&self->counters, disk, self->started_ns);
     if (!rc && self->nodes.own >= 0)
         rc = probe_start(self->path.data, store, &self->probe, err);
     return rc;

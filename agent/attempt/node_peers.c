@@ -223,6 +223,7 @@ static int open_port(struct attempt *attempt, uint32_t sample_capacity, struct c
         .nodes = &attempt->nodes,
         .ranks = attempt->ranks,
         .sample_capacity = sample_capacity,
+        .started_ns = attempt->started_ns,
         .pages = self->pages,
         .experiment = self->experiment.data,
         .page = attempt->pages.page,

@@ -15,7 +15,6 @@
 
 #define TICK_NS (50 * NS_PER_MS)
 #define PROGRESS_NS (500 * NS_PER_MS)
-#define MEMORY_NS NS_PER_S
 #define TRAINING_WARN_NS (60 * NS_PER_S) /* at most this long before timeout.run a training is asked to end */
 #define SLURM_GRACE_NS (2 * NS_PER_S)    /* from a signal in a job until ranks must stop within an iteration */
 #define NOTE_AFTER_NS (5 * NS_PER_S) /* after this time without progress the progress file names a rank as stalled */
@@ -52,7 +51,6 @@ struct watch {
     uint64_t ended_ns;                /* when all ranks were first seen done or failed */
     uint64_t vanished_ns;             /* when a rank was first missing */
     uint64_t progress_ns;             /* last progress.json */
-    uint64_t memory_ns;               /* last memory sample */
     uint32_t seen_op, seen_iteration; /* operation of rank 0, at the last tick */
     uint64_t seen_since_ns;           /* when that operation was first seen */
     double bytes_per_s[OP_COUNT];     /* last rate of all ranks in each operation; 0 if unknown */
@@ -506,10 +504,7 @@ static void tick(struct watch *self, uint64_t now_ns)
         self->progress_ns = now_ns;
         show_progress(self, now_ns);
     }
-    if (now_ns - self->memory_ns >= MEMORY_NS) {
-        self->memory_ns = now_ns;
-        counters_watch(&self->attempt->counters);
-    }
+    counters_watch(&self->attempt->counters, now_ns);
 }
 
 void rank_watch_run(struct attempt *attempt)

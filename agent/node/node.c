@@ -24,8 +24,7 @@
 #define TICK_MS 50
 #define SPAN_NS (200 * NS_PER_MS) /* between two scans of the pages for changes */
 #define PROCESS_NS NS_PER_S       /* between two reports of the ranks' processes, which are also the heartbeat */
-#define MEMORY_NS NS_PER_S
-#define LEAVE_NS (4 * NS_PER_S) /* from a request to stop until the kill, if the head is gone */
+#define LEAVE_NS (4 * NS_PER_S)   /* from a request to stop until the kill, if the head is gone */
 #define KILL_BOUND_NS (4 * NS_PER_S)
 #define PROBE_GRACE_NS (3 * NS_PER_S)
 #define FAREWELL_NS (5 * NS_PER_S) /* for the head to close the connection */
@@ -45,7 +44,7 @@ struct node_agent {
     struct probe *probe;
     bool counts, sent_fingerprint;
     struct wire_beat orders;
-    uint64_t heard_ns, span_ns, process_ns, memory_ns;
+    uint64_t heard_ns, span_ns, process_ns;
     bool finish; /* the head has requested all remaining data */
 };
 
@@ -71,7 +70,7 @@ static int keep_experiment(struct node_agent *self, const struct wire_welcome *w
     return rc;
 }
 
-static void look_at_store(struct node_agent *self)
+static void look_at_store(struct node_agent *self, uint64_t origin_ns)
 {
     char path[PATH_MAX], disk[64] = "";
     struct statvfs room;
@@ -81,7 +80,7 @@ static void look_at_store(struct node_agent *self)
         if (statvfs(path, &room) == 0)
             self->joined.store_free_bytes = (uint64_t)room.f_bavail * room.f_frsize;
     }
-    counters_start(&self->counters, disk);
+    counters_start(&self->counters, disk, origin_ns);
     self->counts = true;
 }
 
@@ -95,11 +94,14 @@ static int settle(struct node_agent *self, const struct wire_welcome *welcome, u
         rc = node_compare_clocks(self->channel, deadline_ns, &self->joined, err);
     if (!rc && !(self->senders = calloc(self->pages.count, sizeof(struct page_sender *))))
         rc = alloc_fail(err, "for %u ranks", self->pages.count);
+    uint64_t origin_ns = welcome->started_ns + (uint64_t)self->joined.monotonic_offset_ns;
+    if (!rc)
+        pages_set_origin(&self->pages, origin_ns);
     for (uint32_t i = 0; i < self->pages.count && !rc; i++)
         rc = page_sender_new(self->pages.page[i], self->joined.monotonic_offset_ns, &self->senders[i], err);
     if (rc)
         return rc;
-    look_at_store(self);
+    look_at_store(self, origin_ns);
     rc = send_message(self, WIRE_JOINED, &self->joined, err);
     return rc ? rc : probe_start(self->pages.folder, experiment_text(self->experiment, OPT_STORE), &self->probe, err);
 }
@@ -267,10 +269,7 @@ static int report(struct node_agent *self, uint64_t now_ns, struct cb_err *err)
     }
     if (!rc && probe_is_done(self->probe))
         rc = send_fingerprint(self, now_ns, err);
-    if (now_ns - self->memory_ns >= MEMORY_NS) {
-        self->memory_ns = now_ns;
-        counters_watch(&self->counters);
-    }
+    counters_watch(&self->counters, now_ns);
     return rc;
 }
 

@@ -196,6 +196,12 @@ void pages_request_stop(const struct pages *self, enum stop_request stop)
         atomic_store(&self->page[rank]->stop, stop);
 }
 
+void pages_set_origin(const struct pages *self, uint64_t origin_ns)
+{
+    for (uint32_t rank = 0; rank < self->count; rank++)
+        self->page[rank]->time_origin_ns = origin_ns;
+}
+
 static bool is_stale(const char *folder)
 {
     struct stat facts;

@@ -44,6 +44,9 @@ void pages_release(struct pages *self); /* unmaps, and removes the folder */
 void pages_beat(const struct pages *self, uint64_t now_ns);
 void pages_request_stop(const struct pages *self, enum stop_request stop);
 
+/* Tells the ranks of this node when the attempt began, by this machine's monotonic clock. */
+void pages_set_origin(const struct pages *self, uint64_t origin_ns);
+
 /* Removes folders of this user's dead agents; what cannot be removed is left. */
 void pages_remove_stale(void);
 

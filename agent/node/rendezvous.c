@@ -234,6 +234,7 @@ static void let_in(struct rendezvous *self, struct channel *channel, const struc
                                    .nodes = node_count(self),
                                    .ranks = setup->ranks,
                                    .sample_capacity = setup->sample_capacity,
+                                   .started_ns = setup->started_ns,
                                    .experiment = {setup->experiment, strlen(setup->experiment)}};
     snprintf(welcome.run, sizeof welcome.run, "%s", setup->run);
     snprintf(welcome.pages, sizeof welcome.pages, "%s", setup->pages);

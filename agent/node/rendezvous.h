@@ -29,6 +29,7 @@ struct rendezvous_setup { /* borrowed for the life of the rendezvous */
     uint32_t attempt;
     const struct nodes *nodes;
     uint32_t ranks, sample_capacity;
+    uint64_t started_ns;       /* monotonic: when the attempt began */
     const char *pages;         /* base of the folders of pages */
     const char *experiment;    /* frozen, YAML */
     struct status_page **page; /* one per rank; copies for ranks of other nodes */

@@ -31,6 +31,7 @@ static const struct member welcome[] = {
     MEMBER(wire_welcome, NUMBER, nodes),
     MEMBER(wire_welcome, NUMBER, ranks),
     MEMBER(wire_welcome, NUMBER, sample_capacity),
+    MEMBER(wire_welcome, NUMBER, started_ns),
     MEMBER(wire_welcome, BYTES, experiment),
 };
 

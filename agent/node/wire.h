@@ -13,7 +13,7 @@
 #include "core/buf.h"
 #include "core/err.h"
 
-#define WIRE_PROTOCOL 2
+#define WIRE_PROTOCOL 3
 #define WIRE_TEXT_BYTES 256 /* names and versions, including their NUL */
 #define WIRE_PLACE_BYTES 40
 
@@ -53,6 +53,7 @@ struct wire_refused {
 struct wire_welcome {
     char run[WIRE_TEXT_BYTES], pages[WIRE_TEXT_BYTES]; /* base of the folders of pages */
     uint32_t attempt, node, nodes, ranks, sample_capacity;
+    uint64_t started_ns;          /* monotonic, by the head's clock: when the attempt began */
     struct wire_bytes experiment; /* YAML */
 };
 

@@ -2,6 +2,7 @@
  * a sweep. */
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/report/history_reading.h"
 #include "cli/report/metric_format.h"
@@ -11,6 +12,7 @@
 #include "cli/report/run_iterations.h"
 #include "cli/report/run_latency.h"
 #include "cli/report/run_nodes.h"
+#include "cli/report/run_time.h"
 #include "cli/report/suite_curves.h"
 #include "cli/report/suite_report.h"
 #include "cli/report/sweep_report.h"
@@ -107,6 +109,7 @@ static int write_nodes_json(struct history *history, const struct run_info *run,
 static int write_text(struct cli *cli, struct history *history, const struct run_info *run,
                       const struct rank_table *ranks, struct cb_err *err)
 {
+    const struct blocks blocks = blocks_of_stdout();
     report_write_heading(run->run, run->experiment, NULL, strcmp(run->site, SITE_LOCAL) == 0, cli->colour, &cli->out);
     int rc = report_write_results(run, cli->colour, &cli->out, err);
     if (rc == 0)
@@ -123,12 +126,18 @@ static int write_text(struct cli *cli, struct history *history, const struct run
         buf_append_char(&cli->out, '\n');
         rc = run_iterations_write(history, run, cli->colour, &cli->out, err);
     }
+    if (rc == 0 && cli_has_flag(cli, "time")) {
+        buf_append_char(&cli->out, '\n');
+        rc = run_time_write(run, &blocks, cli->colour, &cli->out, err);
+    }
     if (rc == 0 && cli_has_flag(cli, "failures")) {
         buf_append_char(&cli->out, '\n');
         rc = history_each_failure(history, run->run, run->attempt, print_failure, cli, err);
     }
     if (rc == 0 && cli_has_flag(cli, "ranks"))
         rc = rank_table_write(ranks, cli_has_flag(cli, "phases"), cli->colour, &cli->out, err);
+    if (rc == 0 && cli_has_flag(cli, "ranks") && isatty(STDOUT_FILENO)) /* scripts read the table alone */
+        rc = run_time_write_ranks(run, &blocks, cli->colour, &cli->out, err);
     if (rc == 0 && cli_has_flag(cli, "nodes"))
         rc = write_nodes(cli, history, run, ranks, err);
     return rc;
@@ -152,6 +161,8 @@ static int write_json(struct cli *cli, struct history *history, const struct run
         run_iterations_write_json(run, &json);
         rc = run_iterations_write_numbers_json(history, run, &json, err);
     }
+    if (rc == 0 && cli_has_flag(cli, "time"))
+        rc = run_time_write_json(run, &json, err);
     if (rc == 0 && cli_has_flag(cli, "failures")) {
         json_member_array(&json, "failures");
         rc = history_each_failure(history, run->run, run->attempt, json_failure, &json, err);
@@ -214,12 +225,15 @@ static int run_show(struct cli *cli, struct cb_err *err)
 
 static const struct verb_flag flags[] = {
     {"ranks", NULL,
-     "what each rank took, medians over the iterations; with --phases in every state; of more than 64 the slowest"},
+     "what each rank took, medians over the iterations; with --phases in every state; of more than 64 the slowest; on "
+     "a "
+     "terminal also each rank's throughput over time"},
     {"nodes", NULL,
      "the nodes and how they joined, bytes, time and rate of each, the slowest first; workload=suite: outliers, what "
      "each pair of nodes did, and curves over message sizes"},
     {"latency", NULL, "latencies of requests by operation: percentiles, a histogram and the ten slowest requests"},
     {"iterations", NULL, "what each measured iteration took; --json has every metric of each"},
+    {"time", NULL, "bytes of all ranks and activity of the nodes over time, drawn in blocks; --json has every rank"},
     {"failures", NULL, "everything that was wrong, of every rank"},
     {"phases", NULL, "what time went into, state by state"},
 };

@@ -261,8 +261,7 @@ static void count_completion(struct transfer *self, const struct store_completio
     self->in_flight--;
     self->counts.bytes += completion->bytes;
     self->counts.errors += completion->code != 0 ? 1 : 0;
-    if (self->run->latency)
-        store_metrics_record(self->run->latency, self->run->slowest, self->run->iteration, completion);
+    store_metrics_record(page, self->run->timeline->op, self->run->warmup, self->run->iteration, completion);
     atomic_fetch_add_explicit(self->setup.async ? &page->behind_bytes_done : &page->bytes_done, completion->bytes,
                               memory_order_relaxed);
     atomic_store_explicit(&page->progress_ns, completion->completed_ns, memory_order_relaxed);

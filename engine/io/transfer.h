@@ -11,7 +11,6 @@
 
 #include "comm/comm.h"
 #include "core/err.h"
-#include "core/histogram.h"
 #include "engine/io/io_schedule.h"
 #include "engine/timeline.h"
 #include "store/store.h"
@@ -62,8 +61,7 @@ struct transfer_run {
     void *context;
     bool write;
     struct timeline *timeline;
-    struct histogram *latency;     /* NULL: not recorded */
-    struct slow_requests *slowest; /* with `latency` */
+    bool warmup; /* latencies are not recorded */
     uint32_t iteration;
     uint64_t deadline_ns;
 };

@@ -264,8 +264,7 @@ int native_load_run_pass(struct native_load *self, struct cb_err *err)
         .ops = self->io.ring ? &bounced : &in_place,
         .context = self,
         .timeline = &operation->timeline,
-        .latency = operation->sample->flags & SAMPLE_WARMUP ? NULL : &page->latency[OP_LOAD],
-        .slowest = &page->slowest[OP_LOAD],
+        .warmup = (operation->sample->flags & SAMPLE_WARMUP) != 0,
         .iteration = operation->options->iteration,
         .deadline_ns = operation->options->deadline_ns,
     };

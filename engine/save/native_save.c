@@ -178,8 +178,6 @@ static int write_copy(struct native_operation *operation, struct cb_err *err)
                                                 .meanwhile = bounce_save_meanwhile};
     struct native_engine *engine = operation->engine;
     struct native_save *save = engine->save;
-    struct status_page *page = engine->setup.page;
-    bool warmup = (operation->sample->flags & SAMPLE_WARMUP) != 0;
     struct transfer_run run = {
         .schedule = &save->schedule,
         .ops = save->staged    ? &staged
@@ -188,8 +186,7 @@ static int write_copy(struct native_operation *operation, struct cb_err *err)
         .context = save,
         .write = true,
         .timeline = &operation->timeline,
-        .latency = warmup ? NULL : &page->latency[OP_SAVE],
-        .slowest = &page->slowest[OP_SAVE],
+        .warmup = (operation->sample->flags & SAMPLE_WARMUP) != 0,
         .iteration = operation->options->iteration,
         .deadline_ns = operation->options->deadline_ns,
     };

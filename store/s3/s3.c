@@ -120,6 +120,7 @@ int s3_open(const char *where, const struct store_options *options, struct backe
         free(self);
         return rc;
     }
+    self->client->session.time_origin_ns = options->time_origin_ns;
     self->base.ops = &s3_backend;
     self->base.capabilities = (struct store_capabilities){
         .offset_alignment = 1,

@@ -247,6 +247,8 @@ static void retry_later(struct s3_loop *self, struct s3_call *call, enum s3_fail
     }
     count_retry(&self->statistics, failure);
     self->statistics.backoff_ns += call->retry_ns - now_ns;
+    time_buckets_add(&self->statistics.backoff, now_ns - self->session->time_origin_ns,
+                     call->retry_ns - self->session->time_origin_ns, 0);
     self->statistics.repeated_bytes += s3_call_again(call, failure);
     call->state = S3_CALL_WAITING;
     append(&self->waiting, call);

@@ -234,6 +234,7 @@ static void move_counts(struct s3_loop *loop, struct store_statistics *sum)
     sum->connections += from->connections;
     sum->throttled_ns += from->throttled_ns;
     sum->backoff_ns += from->backoff_ns;
+    time_buckets_merge(&sum->backoff, &from->backoff);
     sum->repeated_bytes += from->repeated_bytes;
     sum->most_in_flight += from->most_in_flight;
     histogram_merge(&sum->ttfb, &from->ttfb);

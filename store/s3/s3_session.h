@@ -34,6 +34,7 @@ struct s3_session {
     uint32_t attempts, rank; /* of the caller, to spread ranks over endpoints and addresses */
     char **addresses;        /* "::ADDRESS:PORT" for curl's CONNECT_TO; empty if a proxy resolves */
     size_t address_count;
+    uint64_t time_origin_ns; /* of the statistics over time */
     struct s3_blocked blocked;
     _Atomic enum s3_crc crc;
 

@@ -39,6 +39,7 @@ CHANGED = {
     r"requests that did not fail / requests": "success_ratio counts what failed",
     r"^ *report(  |\) flags=)": "report is new",
     r"^ *--iterations  |^\\fB\\-\\-iterations|what each measured iteration took": "show --iterations is new",
+    r"^ *--time  |^\\fB\\-\\-time|bytes of all ranks and activity": "show --time is new",
     r"^ *--latency  |^\\fB\\-\\-latency|latencies of requests by operation": "show --latency is new",
     r"^ *(--nodes +)?the nodes and how they joined": "show --nodes has what each did",
     r"s3\\?\.checksum|what lets the server check a body": "s3.checksum=auto is new, and the default",
@@ -115,7 +116,7 @@ def is_same_json(old, now):
 
 def without_names(line):
     """The shell's completion lists all flags and all keys in one line; options names those of other tools."""
-    return re.sub(r" \(also [^)]*\)$", "", re.sub(r" (--replace-kept|--into|--exclude-from|keep\.replace|timeout\.lease|on_error|--latency|--iterations|--prometheus|store\.prepare|report(?= compare))(?=[ \"])", "", line))
+    return re.sub(r" \(also [^)]*\)$", "", re.sub(r" (--replace-kept|--into|--exclude-from|keep\.replace|timeout\.lease|on_error|--latency|--iterations|--time|--prometheus|store\.prepare|report(?= compare))(?=[ \"])", "", line))
 
 
 def without_stores(line):

@@ -279,3 +279,25 @@ def test_tls_with_an_authority_and_a_client_certificate_of_ones_own(tmp_path):
         assert {row["scheme"] for row in faults.log()} == {"https"}
         refused = bed.run(words[0], "suffix=y", code=None, AWS_ENDPOINT_URL=faults.tls_endpoint)
         assert refused.returncode != 0
+
+
+# ---- backoff is seen when it was ----
+
+def test_backoff_over_time_is_what_the_counters_say(bed):
+    bed.faults.fail({"operation": "UploadPart", "fault": "error", "times": 3})
+    run = bed.passes("s3.deadline=60s")["run"]
+    shown = json.loads(call(PROGRAM, "show", run, "--time", "--json", CKPTBENCH_HOME=str(bed.home)).stdout)
+    over_time = {(entry["operation"], entry["request"]): entry for entry in shown["time"]["operations"]}
+    backoff = over_time["save", "backoff"]
+    metric = {name: shown["metrics"][f"save.{name}"]["mean"] for name in ("backoff_s", "retries", "bytes_moved")}
+    assert backoff["requests"] == metric["retries"] == 3 and backoff["bytes"] == 0
+    assert abs(backoff["in_flight_ns"] - 1e9 * metric["backoff_s"]) < 1 and backoff["in_flight_ns"] > 0
+    assert over_time["save", "write"]["bytes"] == metric["bytes_moved"]
+    assert over_time["save", "fsync"]["requests"] == 1  # the upload is completed
+
+    def limits(entry):
+        (rank,) = entry["ranks"]
+        return rank["first_bucket"] * entry["bucket_s"], (rank["first_bucket"] + len(rank["bytes"])) * entry["bucket_s"]
+
+    writes, waits = limits(over_time["save", "write"]), limits(backoff)
+    assert writes[0] - 0.1 <= waits[0] <= waits[1] <= writes[1] + 0.1  # the parts' writes wait for it

@@ -15,6 +15,8 @@
 #include "agent/counters.h"
 #include "agent/probe.h"
 #include "core/buf.h"
+#include "core/clock.h"
+#include "core/json.h"
 
 static char *recorded(const char *name)
 {
@@ -109,12 +111,12 @@ static void what_a_machine_does_not_have_is_absent(void **unused)
     for (unsigned i = 0; i < METRIC_COUNT; i++)
         values[i] = NAN;
     memset(&counters, 0, sizeof counters);
-    counters_start(&counters, "");
+    counters_start(&counters, "", clock_monotonic_ns());
     counters_stop(&counters);
     counters_fill(&counters, values);
     assert_true(isnan(values[METRIC_HOST_DISK_WRITE_BYTES]));
     assert_true(values[METRIC_HOST_MEMORY_PEAK_BYTES] > 0);
-    counters_start(&counters, "no-such-disk");
+    counters_start(&counters, "no-such-disk", clock_monotonic_ns());
     assert_false(counters.start.has_disk);
 }
 
@@ -183,6 +185,76 @@ static void mpich_says_the_signal_but_not_the_rank(void **unused)
     assert_int_equal(number, 11);
 }
 
+static void network_bytes_are_those_of_all_ports_but_lo(void **unused)
+{
+    (void)unused;
+    uint64_t received, sent;
+    static const char dev[] = "Inter-|   Receive   |  Transmit\n face |bytes    packets\n"
+                              "    lo:   5000      9    0    0    0     0          0         0     5000       9 0\n"
+                              "  eth0: 123456789 9  0    0    0     0          0         0     42       9 0 0 0 0 0 0\n"
+                              "ib0:1 2 0 0 0 0 0 0 7 9 0 0 0 0 0 0\n";
+    assert_true(host_times_parse_network(dev, &received, &sent));
+    assert_true(received == 123456790 && sent == 49);
+    assert_false(host_times_parse_network("nothing\n", &received, &sent));
+    assert_true(
+        host_times_parse_pressure("some avg10=0.00 avg60=0.10 avg300=1.00 total=987654\nfull total=1\n", &sent));
+    assert_true(sent == 987654);
+    assert_false(host_times_parse_pressure("full avg10=0.00 total=1\n", &sent));
+}
+
+static struct host_reading reading_of(uint64_t written, uint64_t memory)
+{
+    return (struct host_reading){.has = {[HOST_DISK_WRITTEN] = true},
+                                 .counters = {[HOST_DISK_WRITTEN] = written},
+                                 .has_memory = true,
+                                 .memory_used_bytes = memory};
+}
+
+static uint64_t written_in_all(const struct host_times *times)
+{
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < HOST_TIMES_BUCKETS; i++)
+        sum += times->buckets[i].counts[HOST_DISK_WRITTEN];
+    return sum;
+}
+
+static void counters_over_time_lose_nothing_when_buckets_widen_or_readings_are_late(void **unused)
+{
+    (void)unused;
+    struct host_times times;
+    const uint64_t origin_ns = 77 * NS_PER_S;
+    struct host_reading reading = reading_of(1000, 1);
+    host_times_start(&times, origin_ns, origin_ns + 250 * NS_PER_MS, &reading);
+    assert_false(host_times_is_due(&times, origin_ns + 299 * NS_PER_MS));
+    assert_true(host_times_is_due(&times, origin_ns + 300 * NS_PER_MS));
+    reading = reading_of(1100, 2);
+    host_times_add(&times, origin_ns + 305 * NS_PER_MS, &reading);
+    assert_true(times.first == 2 && times.count == 3);
+    assert_true(times.buckets[2].counts[HOST_DISK_WRITTEN] == 100 && times.buckets[2].memory_used_bytes == 2);
+    reading = reading_of(1107, 3); /* three buckets late: spread over them */
+    host_times_add(&times, origin_ns + 610 * NS_PER_MS, &reading);
+    assert_true(times.buckets[3].counts[HOST_DISK_WRITTEN] == 2 && times.buckets[5].counts[HOST_DISK_WRITTEN] == 3);
+    for (uint64_t second = 1; second <= 100; second++) {
+        reading = reading_of(1107 + 1000 * second, second);
+        host_times_add(&times, origin_ns + second * NS_PER_S, &reading);
+        assert_true(written_in_all(&times) == 107 + 1000 * second);
+    }
+    assert_true(times.width_ns == 800 * NS_PER_MS && times.count == 125 && times.first == 0);
+    for (uint64_t i = 2; i < 124; i++) /* readings at whole seconds: a slot of 0.8 s has one of them or a half */
+        assert_in_range(times.buckets[i].counts[HOST_DISK_WRITTEN], 500, 1000);
+    struct buf text;
+    struct json_writer json;
+    buf_init(&text, 1 << 16);
+    json_writer_init(&json, &text, 0);
+    json_write_begin_object(&json);
+    host_times_write(&times, &json);
+    json_write_end_object(&json);
+    assert_non_null(strstr(text.data, "\"bucket_s\": 0.8"));
+    assert_non_null(strstr(text.data, "\"cpu_fraction\": null"));
+    assert_non_null(strstr(text.data, "\"disk_written_bytes\": ["));
+    buf_release(&text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -197,6 +269,8 @@ int main(void)
         cmocka_unit_test(store_is_found_inside_of_a_fault_store),
         cmocka_unit_test(launcher_says_which_rank_a_signal_ended),
         cmocka_unit_test(mpich_says_the_signal_but_not_the_rank),
+        cmocka_unit_test(network_bytes_are_those_of_all_ports_but_lo),
+        cmocka_unit_test(counters_over_time_lose_nothing_when_buckets_widen_or_readings_are_late),
     };
     return cmocka_run_group_tests_name("counters", tests, NULL, NULL);
 }

@@ -45,6 +45,9 @@ static void fill_rank(struct status_page *page, uint32_t rank)
         page->run_values[METRIC_SETUP_S] = 0.25;
     histogram_record(&page->latency[OP_SAVE], 1000 * (rank + 1));
     histogram_record(&page->ttfb[OP_LOAD], 500);
+    for (uint64_t i = 0; i < 200 && rank != 1; i++)
+        time_buckets_add(&page->over_time[OP_SAVE][REQUEST_WRITE], i * i * 1000000, i * i * 1000000 + i, i << 30);
+    time_buckets_add(&page->over_time[OP_LOAD][TIMED_BACKOFF], 5, UINT64_C(1) << 40, 0);
     slow_requests_add(&page->slowest[OP_SAVE], &(struct slow_request){.latency_ns = 1000 * (rank + 1),
                                                                       .kind = REQUEST_FINISH,
                                                                       .iteration = 4,
@@ -118,6 +121,10 @@ static void record_reads_back_as_it_was_written(void **state)
         assert_true(rank->samples[1].values[METRIC_OP_S] == 1.5 + i);
         assert_true(rank->samples[1].values[METRIC_DURABLE_S] == 0.1);
         assert_true(isnan(rank->samples[1].values[METRIC_PLAN_S]));
+        assert_int_equal(rank->time_count, i == 1 ? 1 : 2);
+        assert_memory_equal(rank->times, fixture->record.ranks[i].times, rank->time_count * sizeof *rank->times);
+        assert_int_equal(rank->times[0].op, i == 1 ? OP_LOAD : OP_SAVE);
+        assert_int_equal(rank->times[rank->time_count - 1].kind, TIMED_BACKOFF);
     }
     record_release(&back);
 }

@@ -137,8 +137,6 @@ static int run(struct files *files, bool write, uint64_t deadline_ns, struct tra
         .context = files,
         .write = write,
         .timeline = &timeline,
-        .latency = &place.page->latency[OP_SAVE],
-        .slowest = &place.page->slowest[OP_SAVE],
         .deadline_ns = deadline_ns,
     };
     int rc = transfer_run(transfer, &transfer_run_, counts, err);

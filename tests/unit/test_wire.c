@@ -55,11 +55,13 @@ static void messages_read_back_and_nothing_else_does(void **state)
                                    .nodes = 3,
                                    .ranks = 7,
                                    .sample_capacity = 5,
+                                   .started_ns = UINT64_C(1) << 50,
                                    .experiment = {"version: 1\n", 11}},
                         welcome_back;
     wire_write(&out, WIRE_WELCOME, &welcome);
     assert_int_equal(wire_read(out.data, out.len, WIRE_WELCOME, &welcome_back, NULL), 0);
     assert_int_equal(welcome_back.ranks, 7);
+    assert_true(welcome_back.started_ns == UINT64_C(1) << 50);
     assert_int_equal(welcome_back.experiment.len, 11);
     assert_memory_equal(welcome_back.experiment.at, "version: 1\n", 11);
     EXPECT_EXACT(out, wire_read(message, len, WIRE_WELCOME, &welcome_back, NULL));

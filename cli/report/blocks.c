@@ -1,0 +1,56 @@
+/* Blocks of a terminal, or ASCII letters in their place. */
+#include "cli/report/blocks.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <strings.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#define COLUMNS_DEFAULT 80
+
+/* The locale of characters by its name, as setlocale would find it; the program itself stays in the C locale. */
+static bool locale_is_utf8(void)
+{
+    static const char *const variables[] = {"LC_ALL", "LC_CTYPE", "LANG"};
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
+        const char *name = getenv(variables[i]);
+        if (!name || !*name)
+            continue;
+        for (; *name; name++)
+            if (strncasecmp(name, "utf-8", 5) == 0 || strncasecmp(name, "utf8", 4) == 0)
+                return true;
+        return false;
+    }
+    return false;
+}
+
+struct blocks blocks_of_stdout(void)
+{
+    struct winsize size;
+    bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+    return (struct blocks){.columns = known ? size.ws_col : COLUMNS_DEFAULT, .unicode = locale_is_utf8()};
+}
+
+void blocks_add(const struct blocks *self, enum blocks_kind kind, double share, struct buf *out)
+{
+    static const struct {
+        size_t count;
+        const char *blocks[8];
+    } sets[2][2] = {
+        [BLOCKS_HEIGHT] = {{5, {"_", "-", "=", "+", "#"}}, {8, {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"}}},
+        [BLOCKS_SHADE] = {{5, {"-", ":", "=", "+", "#"}}, {4, {"░", "▒", "▓", "█"}}},
+    };
+    size_t count = sets[kind][self->unicode].count;
+    if (!(share > 0)) {
+        buf_append_char(out, ' ');
+        return;
+    }
+    size_t level = share >= 1 ? count - 1 : (size_t)(share * (double)count);
+    buf_append_text(out, sets[kind][self->unicode].blocks[level]);
+}
+
+void blocks_add_waiting(const struct blocks *self, struct buf *out)
+{
+    buf_append_text(out, self->unicode ? "·" : ".");
+}

@@ -1,0 +1,25 @@
+/* Pictures of blocks on a terminal: a column for each moment, higher or darker for more. Where the locale is not UTF-8
+ * they are drawn with ASCII letters. They need no colours. */
+#ifndef CLI_REPORT_BLOCKS_H
+#define CLI_REPORT_BLOCKS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "core/buf.h"
+
+struct blocks {
+    size_t columns; /* of the terminal, or 80 */
+    bool unicode;
+};
+
+/* What stdout can show. */
+struct blocks blocks_of_stdout(void);
+
+enum blocks_kind { BLOCKS_HEIGHT, BLOCKS_SHADE };
+/* Appends the block for a share of the largest value; a share above 0 is never blank. */
+void blocks_add(const struct blocks *self, enum blocks_kind kind, double share, struct buf *out);
+/* Appends the mark for a moment in which something was under way and nothing came of it. */
+void blocks_add_waiting(const struct blocks *self, struct buf *out);
+
+#endif

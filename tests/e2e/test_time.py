@@ -1,0 +1,213 @@
+"""show --time: what every rank did when. Sums are those of the run's counters, and a stall is seen where it was."""
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import termios
+
+import pytest
+
+from harness import PROGRAM, ckptbench, environment
+
+TINY = ("model=gpt2-tiny", "ranks=2", "tp=2", "warmup=1", "iterations=2", "baseline=false", "io.block=1MiB")
+KINDS = ("write", "read", "fsync", "backoff")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    place = tmp_path_factory.mktemp("time")
+    (place / "store").mkdir()
+    return place
+
+
+def shown(place, *words):
+    """A run, and its document with everything of it over time."""
+    run = json.loads(ckptbench(place, "run", *words, "--json").stdout)["run"]
+    return run, json.loads(ckptbench(place, "show", run, "--time", "--latency", "--json").stdout)
+
+
+def samples(place, run, metric):
+    """Sums of a metric over all iterations, warm-up included, by operation and rank."""
+    query = (f"select op, hex(ranks) as ranks from sample join run on run.id = run_id join catalogue on catalogue.id = sample.metric "
+             f"where run = '{run}' and catalogue.metric = '{metric}'")
+    sums = {}
+    for row in json.loads(ckptbench(place, "sql", query, "--json").stdout):
+        values = bytes.fromhex(row["ranks"])
+        for rank, (value,) in enumerate(struct.iter_unpack("<d", values)):
+            sums[row["op"], rank] = sums.get((row["op"], rank), 0) + value
+    return sums
+
+
+def totals(document, operation, member, *kinds):
+    """Sums over the buckets of each rank, of these kinds of requests together."""
+    found = {}
+    for entry in document["time"]["operations"]:
+        if entry["operation"] == operation and entry["request"] in (kinds or KINDS):
+            for rank in entry["ranks"]:
+                found[rank["rank"]] = found.get(rank["rank"], 0) + sum(rank[member])
+    return found
+
+
+def check_shape(document):
+    for entry in document["time"]["operations"]:
+        assert entry["request"] in KINDS
+        for member in ("bytes", "requests", "in_flight_ns"):
+            assert entry[member] == sum(sum(rank[member]) for rank in entry["ranks"])
+        for rank in entry["ranks"]:
+            assert 0 < len(rank["bytes"]) == len(rank["requests"]) == len(rank["in_flight_ns"]) <= 128
+            assert any(rank[member][-1] for member in ("requests", "in_flight_ns"))
+        exponent = round(entry["bucket_s"] / 0.00078125)
+        assert exponent & (exponent - 1) == 0 and abs(exponent * 0.00078125 - entry["bucket_s"]) < 1e-9
+        last = max(rank["first_bucket"] + len(rank["bytes"]) for rank in entry["ranks"])
+        assert (last - 1) * entry["bucket_s"] <= document["time"]["duration_s"]
+
+
+@pytest.mark.parametrize("words", [("store=./store",), ("store=./store", "workload=raw"), ("store=./store", "save.async=true"),
+                                   ("store=./store", "load.exchange=auto"), ("store=null:", "ops=save", "verify=none")])
+def test_sums_over_time_are_the_counters_of_the_run(place, words):
+    run, document = shown(place, *TINY, *words)
+    check_shape(document)
+    moved, requests = samples(place, run, "bytes_moved"), samples(place, run, "requests")
+    for operation in {entry["operation"] for entry in document["time"]["operations"]}:
+        kinds = KINDS if "workload=raw" not in words else ("write", "read")  # raw does not count what ends a file
+        for rank, total in totals(document, operation, "bytes").items():
+            assert total == moved[operation, rank]
+        for rank, total in totals(document, operation, "requests", *kinds).items():
+            assert total == requests[operation, rank]
+    assert {entry["request"] for entry in document["time"]["operations"]} >= {"write", "fsync"}
+
+
+def test_time_in_flight_is_the_sum_of_all_latencies(place):
+    run, document = shown(place, *TINY, "warmup=0", "store=./store")
+    for operation, latency in document["latency"].items():
+        in_flight_ns = sum(totals(document, operation, "in_flight_ns").values())
+        assert abs(in_flight_ns / latency["requests"] - 1e9 * latency["mean_s"]) <= 1  # the mean is in whole nanoseconds
+
+
+def busy(document, operation, request, rank):
+    """When requests were in flight, as first and last bucket's limits in seconds, and how wide buckets are."""
+    for entry in document["time"]["operations"]:
+        if (entry["operation"], entry["request"]) == (operation, request):
+            width = entry["bucket_s"]
+            for one in entry["ranks"]:
+                if one["rank"] == rank:
+                    return one["first_bucket"] * width, (one["first_bucket"] + len(one["bytes"])) * width, width
+    return None
+
+
+@pytest.mark.parametrize("operation, request_kind, ops", [("save", "fsync", "finish"), ("save", "write", "write"), ("load", "read", "read")])
+def test_a_stall_is_seen_at_its_rank_operation_and_time(place, operation, request_kind, ops):
+    stall_s = 1.2
+    _, document = shown(place, *TINY, "warmup=0", "iterations=1", "io.block=16MiB", f"store=fault:delay={round(stall_s * 1000)}ms+ops={ops}+rank=1:./store")
+    latency_s = document["latency"][operation]["slowest"][0]["latency_s"]
+    assert latency_s >= stall_s and document["latency"][operation]["slowest"][0]["rank"] == 1
+    start_s, end_s, width_s = busy(document, operation, request_kind, 1)
+    assert width_s <= 0.1
+    stalled = next(entry for entry in document["time"]["operations"] if (entry["operation"], entry["request"]) == (operation, request_kind))
+    ranks = {rank["rank"]: rank for rank in stalled["ranks"]}
+    assert sum(ranks[1]["in_flight_ns"]) >= 1e9 * stall_s
+    waits = [count == 0 and spent > 0 for count, spent in zip(ranks[1]["requests"], ranks[1]["in_flight_ns"])]
+    longest = max(len(part) for part in "".join("x" if wait else " " for wait in waits).split(" "))
+    assert stall_s - 2 * width_s <= longest * width_s <= latency_s + width_s
+    assert latency_s - 2 * width_s <= end_s - start_s
+    if request_kind == "fsync":  # after the rank's last write
+        assert busy(document, "save", "write", 1)[1] <= start_s + 2 * width_s
+
+
+def test_activity_of_the_machine_is_on_the_same_axis(place):
+    run, document = shown(place, *TINY, "store=./store")
+    folder = place / "data/runs" / run
+    (host,) = document["time"]["host"]
+    assert 0.1 <= host["bucket_s"] and host["first_bucket"] * host["bucket_s"] <= document["time"]["duration_s"] + host["bucket_s"]
+    arrays = [value for value in host.values() if isinstance(value, list)]
+    assert len(arrays) >= 4 and len({len(values) for values in arrays}) == 1 and len(arrays[0]) <= 128
+    assert all(fraction is None or 0 <= fraction <= 1 for fraction in host["cpu_fraction"])
+    assert max(filter(None, host["memory_used_bytes"])) > 0
+    files = list(place.rglob(f"{run}/attempts/1/host.json"))
+    (disk,) = [json.loads(file.read_text())["disk"] for file in files]
+    if disk:
+        assert sum(filter(None, host["disk_written_bytes"])) == disk["written_bytes"]
+    assert (host["first_bucket"] + len(arrays[0]) + 1) * host["bucket_s"] >= max(
+        rank["first_bucket"] * entry["bucket_s"] for entry in document["time"]["operations"] for rank in entry["ranks"])
+
+
+def test_a_run_that_made_no_requests_says_so(place):
+    run, document = shown(place, "workload=suite", "suite.only=cpu", "ranks=1", "suite.gemm_size=64", "iterations=1", "store=./store")
+    assert document["time"]["operations"] == []
+    assert "nothing over time" in ckptbench(place, "show", run, "--time").stdout
+
+
+# ---- on a terminal ----
+
+@pytest.fixture(scope="module")
+def run(place):
+    return shown(place, *TINY, "warmup=0", "store=fault:delay=20ms:./store")[0]
+
+
+def on_terminal(place, *words, columns=100, **variables):
+    """What the program prints on a terminal of this width."""
+    terminal, program_side = pty.openpty()
+    fcntl.ioctl(program_side, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    process = subprocess.Popen([PROGRAM, *words], cwd=place, env=environment(place, TERM="xterm", **variables), stdout=program_side)
+    os.close(program_side)
+    text = b""
+    try:
+        while block := os.read(terminal, 65536):
+            text += block
+    except OSError:  # the program has ended
+        pass
+    os.close(terminal)
+    assert process.wait(timeout=60) == 0
+    return text.decode().replace("\r\n", "\n")
+
+
+UTF8 = {"LC_ALL": "C.UTF-8", "NO_COLOR": "1"}
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def drawing(text):
+    """The part about time: from the line about the axis on."""
+    lines = text.splitlines()
+    return lines[next(i for i, line in enumerate(lines) if " a column, from " in line):]
+
+
+@pytest.mark.parametrize("columns", [40, 64, 100, 250])
+def test_the_picture_fits_the_terminal(place, run, columns):
+    lines = drawing(on_terminal(place, "show", run, "--time", columns=columns, **UTF8))[1:-1]
+    assert all(len(line) <= columns for line in lines), lines
+    text = "\n".join(lines)
+    for label in ("save write", "save fsync", "load read", "CPU", "memory"):
+        assert re.search(rf"^{label} ", text, re.M), text
+    assert set(BLOCKS) & set(text)
+    assert ("IN ALL" in text) == (columns >= 64)
+
+
+def test_without_utf_8_the_picture_is_ascii(place, run):
+    lines = drawing(on_terminal(place, "show", run, "--time", "--ranks", LC_ALL="C", NO_COLOR="1"))
+    assert any(line.startswith("save write") and re.search("[_=+#-]", line[12:60]) for line in lines)
+    assert all(line.isascii() for line in lines), lines
+
+
+def test_no_color_is_honoured(place, run):
+    assert "\033[" in on_terminal(place, "show", run, "--time", "--ranks", LC_ALL="C.UTF-8")
+    assert "\033" not in on_terminal(place, "show", run, "--time", "--ranks", **UTF8)
+
+
+@pytest.mark.parametrize("columns", [40, 100])
+def test_ranks_have_a_heat_map_on_a_terminal_only(place, run, columns):
+    text = on_terminal(place, "show", run, "--ranks", columns=columns, **UTF8)
+    for heading in ("save write by rank", "load read by rank"):
+        map_of = text[text.index(heading):].splitlines()[1:3]
+        assert [line.split()[0] for line in map_of] == ["0", "1"]
+        assert all(set("░▒▓█") & set(line) and len(line) <= columns for line in map_of), map_of
+    assert "by rank" not in ckptbench(place, "show", run, "--ranks").stdout
+
+
+def test_the_longest_wait_is_named_with_its_rank(place):
+    run, _ = shown(place, *TINY, "warmup=0", "iterations=1", "ops=save", "store=fault:delay=900ms+ops=finish+rank=1:./store")
+    text = ckptbench(place, "show", run, "--time").stdout
+    found = re.search(r"^longest without a completed request: rank 1, save fsync, ([\d.]+) (m?s) from [\d.]+ m?s on", text, re.M)
+    assert found and float(found[1]) * (1 if found[2] == "s" else 0.001) > 0.8, text
