@@ -365,6 +365,22 @@ double stats_predict_ratio(const double *earlier, size_t n, double value, double
     return fmax(1 - student_within(atan(fabs(distance) / error / sqrt((double)(n - 1))), n - 1), DBL_EPSILON);
 }
 
+bool stats_median_interval(const double *values, size_t n, double confidence, double interval[2])
+{
+    double mean = 0;
+    if (n < 3)
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        if (!(values[i] > 0))
+            return false;
+        mean += log(values[i]) / (double)n;
+    }
+    double half = student_quantile(confidence, n - 1) * sqrt(stats_log_variance(values, n, NULL, 0) / (double)n);
+    interval[0] = exp(mean - half);
+    interval[1] = exp(mean + half);
+    return true;
+}
+
 /* Holm */
 
 void stats_holm(double *p, size_t n)

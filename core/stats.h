@@ -59,6 +59,10 @@ void stats_shift_ratio(const double *a, size_t na, const double *b, size_t nb, d
 #define STATS_LEAST_DEVIATION 0.01
 double stats_predict_ratio(const double *earlier, size_t n, double value, double confidence, struct shift *shift);
 
+/* The interval of the median of a quantity whose logarithm is normally distributed, from Student's t on the logarithms:
+ * exp(mean +- t(n-1) s / sqrt(n)). False, and nothing written, if n < 3 or a value is not positive. */
+bool stats_median_interval(const double *values, size_t n, double confidence, double interval[2]);
+
 /* Holm's step-down adjusted p-values, in place, in the order given. */
 void stats_holm(double *p, size_t n);
 

@@ -12,6 +12,7 @@
 #include "core/units.h"
 
 #define COLUMNS_SHOWN 6
+#define CONFIDENCE 0.95
 #define NAMES_SHOWN 12
 
 static int no_memory(struct cb_err *err)
@@ -146,7 +147,8 @@ static int find_columns(struct sweep_report *self, struct cb_err *err)
 static int fill_row(const struct sweep_report *self, struct sweep_row *row, double *values, struct cb_err *err)
 {
     row->values = calloc(self->column_count + 1, sizeof *row->values);
-    if (!row->values)
+    row->ci = calloc(self->column_count + 1, sizeof *row->ci);
+    if (!row->values || !row->ci)
         return no_memory(err);
     for (size_t i = row->first; i < row->first + row->count; i++)
         row->passed += has_passed(self->runs[i]);
@@ -159,6 +161,8 @@ static int fill_row(const struct sweep_report *self, struct sweep_row *row, doub
         }
         if (n)
             stats_summarize(values, n, &row->values[column]);
+        if (!stats_median_interval(values, n, CONFIDENCE, row->ci[column]))
+            row->ci[column][0] = row->ci[column][1] = NAN;
     }
     row->rank = NAN;
     if (self->column_count && row->values[self->leading].n) {
@@ -209,12 +213,18 @@ int sweep_report_load(struct sweep_report *self, struct history *history, const 
     return rc ? rc : find_rows(self, err);
 }
 
+static void free_row(struct sweep_row *row)
+{
+    free(row->values);
+    free(row->ci);
+}
+
 void sweep_report_release(struct sweep_report *self)
 {
     for (size_t i = 0; i < self->count; i++)
         run_info_free(self->runs[i]);
     for (size_t i = 0; self->rows && i < self->row_count; i++)
-        free(self->rows[i].values);
+        free_row(&self->rows[i]);
     free(self->runs);
     free(self->experiments);
     free(self->columns);
@@ -370,6 +380,10 @@ static void write_metrics_json(const struct sweep_report *self, const struct swe
         json_member_text(json, "unit", metric_row(self->columns[i].metric)->unit);
         json_member_u64(json, "n", summary->n);
         json_member_double(json, "median", summary->median);
+        json_member_array(json, "ci");
+        json_write_double(json, row->ci[i][0]);
+        json_write_double(json, row->ci[i][1]);
+        json_write_end_array(json);
         json_member_double(json, "min", summary->min);
         json_member_double(json, "max", summary->max);
         json_write_end_object(json);

@@ -20,6 +20,7 @@ struct sweep_column {
 struct sweep_row {
     size_t first, count, passed;
     struct summary *values; /* by column, over the medians of passed runs; n is 0 if no run has the metric; owned */
+    double (*ci)[2];        /* by column, 95 % interval of the median; NAN if there are too few runs; owned */
     double rank;            /* sort key from the leading column's median: less is better; NAN if there is none */
 };
 
@@ -45,7 +46,7 @@ void sweep_report_release(struct sweep_report *self);
 
 int sweep_report_write(const struct sweep_report *self, bool colour, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 /* "sweep","varied":[key],"best_first_by": name or null,"combinations":[{"combination","values":{key:text},"n",
- * "metrics":{name:{"unit","n","median","min","max"}},"runs":[{"run","block","state","outcome","message"}]}] */
+ * "metrics":{name:{"unit","n","median","ci":[low,high],"min","max"}},"runs":[{"run","block","state","outcome","message"}]}] */
 void sweep_report_write_members(const struct sweep_report *self, struct json_writer *json);
 
 #endif

@@ -129,6 +129,29 @@ static int json_levels(struct json_writer *json, struct history *history, const 
     return rc;
 }
 
+/* The primary metrics of each run of a side. */
+static void json_runs(struct json_writer *json, const char *key, const struct comparison_side *side,
+                      const struct comparison *comparison)
+{
+    json_member_array(json, key);
+    for (size_t i = 0; i < side->count; i++) {
+        const struct run_info *run = side->runs[i];
+        json_write_begin_object(json);
+        json_member_text(json, "run", run->run);
+        json_member_text(json, "sweep", *run->sweep ? run->sweep : NULL);
+        json_member_u64(json, "block", run->block);
+        json_member_object(json, "metrics");
+        for (size_t j = 0; j < comparison->metric_count && comparison->metrics[j].primary; j++) {
+            const struct comparison_metric *metric = &comparison->metrics[j];
+            const struct run_metric *found = run_info_metric(run, metric->op, metric->metric);
+            json_member_double(json, metric->name, found ? found->summary.median : NAN);
+        }
+        json_write_end_object(json);
+        json_write_end_object(json);
+    }
+    json_write_end_array(json);
+}
+
 static int json_other(struct json_writer *json, struct history *history, const struct side *base,
                       const struct side *side, const struct comparison *comparison, struct cb_err *err)
 {
@@ -148,6 +171,10 @@ static int json_other(struct json_writer *json, struct history *history, const s
     json_differences(json, "confounded", &comparison->confounded);
     json_outliers(json, comparison);
     json_slowest(json, &base->compared, &side->compared);
+    json_member_object(json, "runs_compared");
+    json_runs(json, "base", &base->compared, comparison);
+    json_runs(json, "other", &side->compared, comparison);
+    json_write_end_object(json);
     json_member_u64(json, "suspected_cache", comparison->suspected_cache_base + comparison->suspected_cache_other);
     int rc = json_levels(json, history, side, comparison, err);
     json_write_end_object(json);

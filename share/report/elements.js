@@ -18,7 +18,8 @@ function cell(value, unit) {
 }
 
 function textCell(text) {
-    return element("td", { class: "text" }, text === null || text === undefined ? "-" : String(text));
+    const said = text === null || text === undefined ? "-" : String(text);
+    return element("td", { class: said.length > 48 ? "text long" : "text" }, said);
 }
 
 // columns: [heading, …], "#" before one of figures. rows: arrays of cells, made when the table is first seen.

@@ -84,4 +84,83 @@ function pageOfRun({ run }) {
     };
 }
 
-const KINDS = { run: pageOfRun };
+// What compare says of one side against the base, a sentence for each verdict.
+function answerOfComparison(other, base) {
+    const of = (verdict) => Object.entries(other.metrics).filter(([, metric]) => metric.primary && metric.verdict === verdict);
+    const list = (metrics) => metrics.map(([name, metric]) => `${name} ${metric.change === null ? "" : change(metric.change)}`).join(", ");
+    const against = `${other.name} against ${base.name}`;
+    const [better, worse, same, open] = ["better", "worse", "same", "inconclusive"].map(of);
+    const sentences = [];
+    if (better.length) sentences.push(says(`${against} is better: ${list(better)}.`, "good"));
+    if (worse.length) sentences.push(says(`${against} is worse: ${list(worse)}.`, "bad"));
+    if (same.length) sentences.push(says(`${against} is the same: ${list(same)}.`));
+    if (open.length) {
+        const more = Math.max(...open.map(([, metric]) => metric.more_runs || 0));
+        sentences.push(says(`Whether ${against} differs cannot be told of ${list(open)}${more ? `: about ${plural(more, "more run")} a side would tell` : ""}.`));
+    }
+    const [differs, confounded] = [other.differs, other.confounded].map((keys) => Object.entries(keys).map(([key, { base: from, other: to }]) => `${key} ${from} to ${to}`).join(", "));
+    if (differs) sentences.push(says(`What differs: ${differs}.`));
+    if (confounded) sentences.push(says(`Also different, so that what changed may be due to it: ${confounded}.`, "bad"));
+    return sentences;
+}
+
+const METHODS = {
+    runs: "Runs are the sample.", blocks: "Tested within blocks, which takes out what changed over time.",
+    "within-run": "Iterations of one run a side: repeat the run to tell.", prediction: "One run, tested against the spread of the base.",
+};
+
+function pageOfComparison({ comparison }) {
+    const { base, others } = comparison.data;
+    const several = others.length > 1;
+    const of = (section) => section && { document: "comparison", ...section };
+    return {
+        heading: `${others.map((other) => other.name).join(", ")} against ${base.name}`,
+        about: [...new Set(others.map((other) => METHODS[other.method]))].join(" ") + ` ${[base, ...others].map((side) => `${side.name}: ${plural(side.n, "run")}`).join(", ")}.`,
+        answer: others.length ? others.flatMap((other) => answerOfComparison(other, base)) : [says("There is nothing to compare with yet.")],
+        sections: others.flatMap((other) => [forestOfChanges(other, base, several ? `What changed: ${other.name}` : "What changed"), ...pairedOfPrimaries(other, base)].map(of)),
+    };
+}
+
+function answerOfSweep(sweep) {
+    const name = sweep.best_first_by;
+    const runs = sweep.combinations.flatMap((combination) => combination.runs);
+    const failed = runs.filter((run) => run.outcome !== null && run.outcome !== "pass");
+    const open = runs.filter((run) => run.outcome === null);
+    const of = (combination) => combination.metrics[name];
+    const named = (combination) => sweep.varied.map((key) => `${key}=${combination.values[key]}`).join(" ");
+    const known = sweep.combinations.filter((combination) => name && of(combination));
+    const sentences = [];
+    if (known.length) {
+        const [best, ...rest] = known, last = rest[rest.length - 1];
+        const { unit, ci } = of(best);
+        let text = `Best by ${name} is ${named(best)} with ${figure(of(best).median, unit)}`;
+        if (last) text += `; last is ${named(last)} with ${figure(of(last).median, unit)}`;
+        sentences.push(says(`${text}.`));
+        const overlapping = rest.filter((combination) => ci[0] !== null && of(combination).ci[0] !== null && of(combination).ci[0] <= ci[1] && ci[0] <= of(combination).ci[1]);
+        if (overlapping.length) sentences.push(says(`The intervals of ${overlapping.map(named).join(", ")} overlap that of the best, so these runs do not tell which is better.`));
+        else if (rest.length && ci[0] === null) sentences.push(says("Fewer than three runs of a combination give no interval: repeat the sweep to tell chance from effect."));
+    }
+    if (failed.length) sentences.push(says(`${plural(failed.length, "run")} did not pass: ${failed.map((run) => `${run.run} (${run.outcome})`).join(", ")}.`, "bad"));
+    if (open.length) sentences.push(says(`${plural(open.length, "run")} of ${runs.length} are not in yet.`));
+    return sentences;
+}
+
+function pageOfSweep(documents) {
+    const sweep = documents.sweep.data;
+    const comparisons = Object.entries(documents).filter(([name]) => name.startsWith("by "));
+    return {
+        heading: `Sweep ${sweep.sweep}`,
+        about: `${plural(sweep.combinations.flatMap((combination) => combination.runs).length, "run")} over ${sweep.varied.join(", ")}.`,
+        answer: answerOfSweep(sweep),
+        sections: [
+            ...curvesOfSweep(sweep),
+            ...comparisons.flatMap(([name, { data }]) => data.others.map((other) => {
+                const section = forestOfChanges(other, data.base, `${other.name} against ${data.base.name}`);
+                return section && { document: name, ...section };
+            })),
+            runsOfSweep(sweep),
+        ],
+    };
+}
+
+const KINDS = { run: pageOfRun, comparison: pageOfComparison, sweep: pageOfSweep };

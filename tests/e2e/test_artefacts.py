@@ -85,12 +85,14 @@ def without_added(document):
         return [without_added(value) for value in document if not (isinstance(value, dict) and value.get("name") in (*NEW_OPTIONS, *CHANGED_OPTIONS))]
     if not isinstance(document, dict):
         return document
-    kept = {key: without_added(value) for key, value in document.items() if key not in ("slowest_rank_state", "more_runs", "aliases", "processing_durations_s", "utilization", *NEW_OPTIONS, *SAVE_RATES, *THROUGHPUTS)}
+    kept = {key: without_added(value) for key, value in document.items() if key not in ("slowest_rank_state", "runs_compared", "more_runs", "aliases", "processing_durations_s", "utilization", *NEW_OPTIONS, *SAVE_RATES, *THROUGHPUTS)}
     for operation in kept.get("slowest_rank", {}).values():
         operation.pop("state", None)
     kept.pop("change_points", None)
     if "experiment_hash" in kept and "median" in kept:  # a point of the history
         kept.pop("store", None), kept.pop("site", None)
+    if "unit" in kept and "p" not in kept:  # a metric of a combination of a sweep
+        kept.pop("ci", None)
     reading = kept.get("states", {}).get("baseline_read", {})
     if "write" in reading:
         reading["read"] = reading.pop("write")

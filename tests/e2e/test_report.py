@@ -48,6 +48,41 @@ def run_page(place, run):
     return page_of(place, run)
 
 
+@pytest.fixture(scope="module")
+def sweep(place):
+    ckptbench(place, "run", *SMALL, "ranks=2", "iterations=2", "baseline=false", "verify=none", "io.depth=1,4", "repeat=3")
+    return json.loads(ckptbench(place, "list", "--json").stdout)[0]["sweep"]
+
+
+@pytest.fixture(scope="module")
+def sweep_page(place, sweep):
+    return page_of(place, sweep)
+
+
+@pytest.fixture(scope="module")
+def comparison_page(place, sweep):
+    return page_of(place, sweep, "--by", "io.depth")
+
+
+def numbers_in(document):
+    """Every number of a document."""
+    if isinstance(document, dict):
+        return set().union(*map(numbers_in, document.values()))
+    if isinstance(document, list):
+        return set().union(*map(numbers_in, document))
+    return {document} if isinstance(document, (int, float)) and not isinstance(document, bool) else set()
+
+
+def check_figures(browser, path, data):
+    """Every figure in a table of the page is a number of its documents."""
+    browser.open(path, width=1400)
+    unfold(browser)
+    shown = browser.evaluate('[...document.querySelectorAll("td.figure[data-value]")].map((cell) => JSON.parse(cell.dataset.value))')
+    known = numbers_in(data["documents"])
+    assert len(shown) > 20
+    assert [value for value in shown if value is not None and value not in known] == []
+
+
 def unfold(browser):
     """Opens every table, and waits until it is filled."""
     browser.evaluate("""document.querySelectorAll("details").forEach((folded) => (folded.open = true)),
@@ -114,6 +149,54 @@ def test_the_data_of_a_run_page_are_what_show_prints(place, run, run_page):
     check_commands(place, data)
 
 
+@pytest.mark.parametrize("kind", ["comparison", "sweep"])
+def test_pages_of_several_runs_fit_and_have_the_figures_of_their_commands(browser, place, request, kind):
+    path, data = request.getfixturevalue(f"{kind}_page")
+    assert data["kind"] == kind
+    check_looks(browser, path)
+    check_figures(browser, path, data)
+    check_commands(place, data)
+
+
+def test_a_forest_plot_has_the_changes_and_intervals_of_compare(browser, comparison_page):
+    path, data = comparison_page
+    comparison = data["documents"]["comparison"]["data"]
+    other, base = comparison["others"][0], comparison["base"]
+    browser.open(path, width=1400)
+    rows = cells(browser, "What changed")
+    primaries = [(name, metric) for name, metric in other["metrics"].items() if metric["primary"]]
+    assert [row[:4] for row in rows[:len(primaries)]] == [[name, metric["change"], *metric["ci"]] for name, metric in primaries]
+    drawn = [mark["value"] for mark in series(browser, "What changed")["change"]]
+    assert [mark[0] for mark in drawn] == [max(-1, min(row[1], 2)) for row in rows]
+    for side, named in (("base", base), ("other", other)):
+        runs = other["runs_compared"][side]
+        assert len(runs) == named["n"] == 3
+        shown = [row for row in cells(browser, f"save_s of each run: {other['name']} against {base['name']}") if row[1] == named["name"]]
+        assert shown == [[run["run"], named["name"], run["block"], run["metrics"]["save_s"]] for run in runs]
+    lines = [name for name in series(browser, f"save_s of each run: {other['name']} against {base['name']}") if name.startswith("block")]
+    assert lines == ["block 1", "block 2", "block 3"]  # runs that ran in turn are joined
+
+
+def test_two_runs_are_compared_without_a_verdict(browser, place, sweep):
+    path, data = page_of(place, f"{sweep}.01", f"{sweep}.02")
+    check_looks(browser, path)
+    assert "repeat the run to tell" in browser.evaluate('document.querySelector(".about").textContent')
+    assert data["documents"]["comparison"]["data"]["others"][0]["method"] == "within-run"
+
+
+def test_a_curve_of_a_sweep_has_medians_and_intervals(browser, sweep_page):
+    path, data = sweep_page
+    shown = data["documents"]["sweep"]["data"]
+    browser.open(path, width=1400)
+    metrics = {combination["values"]["io.depth"]: combination["metrics"]["save_s"] for combination in shown["combinations"]}
+    for metric in metrics.values():
+        assert metric["n"] == 3 and 0 < metric["ci"][0] < metric["median"] < metric["ci"][1]
+    drawn = browser.evaluate("""document.querySelector(".chart").drawing.getOption().series.map((series) => series.data.map((mark) => mark.value || mark))""")
+    assert drawn == [[[at, metrics[depth]["median"]] for at, depth in enumerate(("1", "4"))], [[at, *metrics[depth]["ci"]] for at, depth in enumerate(("1", "4"))]]
+    assert {row[0]: row[2:5] for row in cells(browser, "save_s over io.depth")} == {depth: [metric["median"], *metric["ci"]] for depth, metric in metrics.items()}
+    assert set(data["documents"]) == {"sweep", "by io.depth"}
+
+
 def test_charts_and_tables_of_a_run_have_the_figures_of_show(browser, run_page):
     path, data = run_page
     shown = data["documents"]["run"]["data"]
@@ -140,7 +223,7 @@ def test_charts_and_tables_of_a_run_have_the_figures_of_show(browser, run_page):
 
 def test_the_answer_comes_first_and_in_words(browser, run_page):
     browser.open(run_page[0])
-    answer = browser.evaluate('[...document.querySelectorAll("header .answer")].map((line) => line.textContent)')
+    answer = browser.evaluate('[...document.querySelectorAll("header .answer")].map((line) => line.textContent.replaceAll("\u00a0", " "))')
     assert re.match(r"A save takes [\d.]+ m?s \([\d.]+ m?s to [\d.]+ m?s in 3 iterations\): [\d.]+ [KMG]iB/s, [\d.]+ % of what the device can do\. Its time goes into", answer[0])
     assert answer[2] == "Every byte was checked and right in 3 of 3 iterations."
 

@@ -323,6 +323,23 @@ static void a_prediction_interval_is_that_of_students_table(void **unused)
     }
 }
 
+/* t(2) = 4.30265 and t(4) = 2.77645 from the published table. */
+static void an_interval_of_the_median_is_students_on_logarithms(void **unused)
+{
+    (void)unused;
+    const double three[] = {1, exp(1), exp(2)}, five[] = {exp(-2), exp(-1), 1, exp(1), exp(2)}, zero[] = {1, 2, 0};
+    double interval[2] = {-1, -1};
+    assert_true(stats_median_interval(three, 3, 0.95, interval));
+    assert_near(log(interval[0]), 1 - 4.30265 / sqrt(3), 1e-5);
+    assert_near(log(interval[1]), 1 + 4.30265 / sqrt(3), 1e-5);
+    assert_true(stats_median_interval(five, 5, 0.95, interval));
+    assert_near(log(interval[1]), 2.77645 * sqrt(2.5 / 5), 1e-5);
+    interval[0] = interval[1] = -1;
+    assert_false(stats_median_interval(three, 2, 0.95, interval));
+    assert_false(stats_median_interval(zero, 3, 0.95, interval));
+    assert_true(interval[0] == -1 && interval[1] == -1);
+}
+
 static void earlier_values_that_are_equal_do_not_make_a_change_of_3_per_cent_significant(void **unused)
 {
     (void)unused;
@@ -428,6 +445,7 @@ int main(void)
         cmocka_unit_test(holm_of_the_usual_example),
         cmocka_unit_test(verdicts_follow_interval_size_and_p),
         cmocka_unit_test(a_prediction_interval_is_that_of_students_table),
+        cmocka_unit_test(an_interval_of_the_median_is_students_on_logarithms),
         cmocka_unit_test(earlier_values_that_are_equal_do_not_make_a_change_of_3_per_cent_significant),
         cmocka_unit_test(more_runs_are_asked_for_where_spread_hides_the_change),
         cmocka_unit_test(fewer_runs_than_can_give_a_verdict_are_not_proposed),

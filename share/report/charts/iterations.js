@@ -16,17 +16,17 @@ function iterationsOfRun(run) {
             height: 300,
             words: operations.map((operation) => `${operation}: ${plural(values(operation).length, "iteration")}, median ${figure(median(operation), "s")}`).join("; "),
             option: (palette) => ({
-                tooltip: { trigger: "item", formatter: (point) => tip(`${point.seriesName} ${point.value[0]}`, [["", seconds(point.value[1])]]) },
-                legend: {}, grid: { bottom: 24, right: 66 },
+                tooltip: { trigger: "item", formatter: (point) => tip(`${operations[point.seriesIndex]} ${point.value[0]}`, [["", seconds(point.value[1])]]) },
+                legend: {}, grid: { bottom: 24 },
                 xAxis: axis(palette, { type: "value", name: "iteration", nameGap: 26, minInterval: 1, scale: true }),
                 yAxis: axis(palette, { type: "value", min: 0, axisLabel: { formatter: seconds } }),
                 dataZoom: zoomable(points.length, "xAxisIndex"),
                 series: operations.map((operation, index) => ({
-                    name: operation, type: "scatter", symbolSize: 9, itemStyle: { color: palette.hues[index] },
+                    name: `${operation}, median ${figure(median(operation), "s")}`, type: "scatter", symbolSize: 9, itemStyle: { color: palette.hues[index] },
                     data: values(operation).map((value, at) => [numbers(operation, at), value]),
                     markLine: median(operation) === undefined ? undefined : {
                         symbol: "none", silent: true, lineStyle: { color: palette.hues[index], type: "solid" },
-                        label: { formatter: seconds(median(operation)), color: palette.text }, data: [{ yAxis: median(operation) }],
+                        label: { show: false }, data: [{ yAxis: median(operation) }],
                     },
                 })),
             }),
