@@ -12,11 +12,11 @@
 #include "comm/agree.h"
 #include "core/clock.h"
 #include "engine/device_plugin.h"
+#include "engine/share_stored.h"
 #include "engine/timeline.h"
 #include "setup/s3_keys.h"
 
 #define PLACE_BYTES 4096
-#define METADATA_MAX_BYTES (UINT64_C(8) << 30)
 #define FACT_BYTES 512
 #define GRACE_NS (10 * NS_PER_S) /* extra time for a late rank to report its reason */
 
@@ -24,9 +24,9 @@ struct verification {
     const struct verify_stored_setup *setup;
     struct s3_options s3;
     struct store_options options;
-    char place[PLACE_BYTES]; /* of the checkpoint, as for store_open */
-    struct buf metadata;
-    uint64_t deadline_ns, meeting_ns; /* of this rank's own work; of all ranks */
+    char place[PLACE_BYTES];              /* of the checkpoint, as for store_open */
+    struct stored_checkpoint *checkpoint; /* NULL if its metadata cannot be read */
+    uint64_t deadline_ns, meeting_ns;     /* of this rank's own work; of all ranks */
     struct timeline timeline;
     struct verify_result result;
 };
@@ -54,7 +54,7 @@ static int find_checkpoint(struct verification *self, const char *uri, struct st
     return rc;
 }
 
-/* Metadata that cannot be read is left empty, and verify_checkpoint reports that as a finding. */
+/* If metadata cannot be read, verify_checkpoint reports that as a finding. */
 static int read_metadata(struct verification *self, struct cb_err *err)
 {
     const char *uri = experiment_text(self->setup->experiment, OPT_STORE);
@@ -63,9 +63,8 @@ static int read_metadata(struct verification *self, struct cb_err *err)
     int rc = store_open(uri, &self->options, &store, err);
     if (!rc)
         rc = find_checkpoint(self, uri, store, err);
-    if (!rc && store_open(self->place, &self->options, &inside, &unused) == 0 &&
-        metadata_read(inside, "", &self->metadata, &unused))
-        buf_clear(&self->metadata);
+    if (!rc && store_open(self->place, &self->options, &inside, &unused) == 0)
+        (void)!metadata_read_checkpoint(inside, "", &self->checkpoint, &unused);
     if (inside)
         store_free(inside);
     if (store)
@@ -76,19 +75,15 @@ static int read_metadata(struct verification *self, struct cb_err *err)
 static int share_metadata(struct verification *self, struct cb_err *err)
 {
     struct comm *comm = self->setup->comm;
-    struct agreement length;
-    bool first = comm_rank(comm) == 0;
-    int rc = first ? read_metadata(self, err) : 0;
+    struct agreement readable;
+    int rc = comm_rank(comm) == 0 ? read_metadata(self, err) : 0;
     timeline_enter(&self->timeline, STATE_EXCHANGE);
-    rc = agree_number(comm, rc, self->metadata.len, self->meeting_ns, &length, err);
-    if (rc)
-        return rc;
-    if (!first && length.sum > 0 && !buf_extend(&self->metadata, length.sum))
-        rc = buf_check(&self->metadata, "the checkpoint's metadata", err);
-    rc = agree(comm, rc, self->meeting_ns, err);
+    rc = agree_number(comm, rc, self->checkpoint != NULL, self->meeting_ns, &readable, err);
     if (!rc)
         rc = comm_broadcast(comm, self->place, sizeof self->place, self->meeting_ns, err);
-    return rc || length.sum == 0 ? rc : comm_broadcast(comm, self->metadata.data, length.sum, self->meeting_ns, err);
+    if (!rc && readable.sum > 0)
+        rc = share_stored(comm, NULL, NULL, self->meeting_ns, &self->checkpoint, err);
+    return rc;
 }
 
 /* --- checking --- */
@@ -141,13 +136,13 @@ static int look(struct verification *self, struct cb_err *err)
         .threads = (uint32_t)experiment_u64(experiment, OPT_IO_DEPTH),
         .part = rank,
         .parts = comm_size(self->setup->comm),
-        .metadata = self->metadata.len > 0 ? &self->metadata : NULL,
+        .checkpoint = self->checkpoint,
         .store = &self->options,
         .watch = watch,
         .watch_context = self,
     };
     timeline_enter(&self->timeline, STATE_SERIALIZE);
-    if (!job.metadata && rank > 0)
+    if (!job.checkpoint && rank > 0)
         return 0; /* nothing to divide: rank 0 reports it */
     return verify_checkpoint(&job, report, self, &self->result, err);
 }
@@ -273,13 +268,12 @@ int verify_stored_run(const struct verify_stored_setup *setup, struct cb_err *er
                                           .rank = comm_rank(setup->comm),
                                           .shared_folder = setup->pages_folder,
                                           .s3 = &self.s3};
-    buf_init(&self.metadata, METADATA_MAX_BYTES);
     int rc = device_place_apply(setup->comm, "/sys", NULL, experiment_is(experiment, OPT_AFFINITY, "auto"), setup->page,
                                 self.meeting_ns, err);
     if (!rc)
         rc = agree(setup->comm, s3_keys_read(experiment, &self.s3, err), self.meeting_ns, err);
     if (!rc)
         rc = verify_once(&self, err);
-    buf_release(&self.metadata);
+    stored_checkpoint_free(self.checkpoint);
     return rc;
 }

@@ -279,11 +279,10 @@ static int check_all(struct verifier *self)
 static int read_metadata(struct verifier *self)
 {
     const struct verify_job *job = self->job;
-    if (job->metadata)
-        return format_read_metadata(STORED_MARKER, job->metadata->data, job->metadata->len, &self->checkpoint,
-                                    self->err);
-    return *job->file ? metadata_read_file(self->store, job->file, &self->checkpoint, self->err)
-                      : metadata_read_checkpoint(self->store, "", &self->checkpoint, self->err);
+    if (!job->checkpoint)
+        return *job->file ? metadata_read_file(self->store, job->file, &self->read, self->err)
+                          : metadata_read_checkpoint(self->store, "", &self->read, self->err);
+    return 0;
 }
 
 static int verify(struct verifier *self)
@@ -297,6 +296,7 @@ static int verify(struct verifier *self)
                           self->err->message);
         return 0;
     }
+    self->checkpoint = self->job->checkpoint ? self->job->checkpoint : self->read;
     return check_all(self);
 }
 
@@ -318,6 +318,6 @@ int verify_checkpoint(const struct verify_job *job, verify_problem_fn report, vo
     verify_close(&self);
     pthread_mutex_destroy(&shared.lock);
     free(self.files);
-    stored_checkpoint_free(self.checkpoint);
+    stored_checkpoint_free(self.read);
     return code;
 }

@@ -60,7 +60,7 @@ struct verify_job {
     /* If several verifiers divide the work, each passes its own number, and together they report everything once: they
      * take files and tensors in turn, and items in runs of about equal bytes. 0 of 0 is everything. */
     uint32_t part, parts;
-    const struct buf *metadata;        /* from metadata_read, if already read; else NULL */
+    const struct stored_checkpoint *checkpoint; /* all of it, if its metadata is already read; else NULL */
     const uint64_t *likely_seed;       /* used if the checkpoint stores none: values that match it are compared */
     const struct store_options *store; /* its rank, folder and S3 keys; NULL: defaults */
     /* May be NULL. Called by one thread at a time, at least every 100 ms, with the bytes read since; a failure ends

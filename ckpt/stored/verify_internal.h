@@ -34,7 +34,8 @@ struct verifier {
     verify_problem_fn report;
     void *context;
     struct verify_result *result;
-    struct stored_checkpoint *checkpoint;
+    const struct stored_checkpoint *checkpoint; /* the job's, or */
+    struct stored_checkpoint *read;             /* NULL if it is the job's */
     struct file_state *files;
     struct store_object *object; /* the file that is open */
     uint32_t open_file;

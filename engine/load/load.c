@@ -1,4 +1,4 @@
-/* A load: rank 0 reads the metadata and broadcasts it, and each rank reads what its pieces need.
+/* A load: rank 0 reads the metadata and passes on what each rank needs of it, and each rank reads what its pieces need.
  *
  * For items of our own writer, the length tells where the payload is. So header, payload and trailer are read with one
  * request, the payload directly into the state's memory; the header then shows whether that was right. Items with
@@ -9,12 +9,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "ckpt/load/load_need.h"
 #include "ckpt/stored/read_metadata.h"
 #include "core/alloc.h"
 #include "core/units.h"
 #include "engine/load/load_stages.h"
+#include "engine/share_stored.h"
 
-#define METADATA_MAX_BYTES (UINT64_C(8) * 1024 * 1024 * 1024)
 #define FRAME_MAX_BYTES (UINT64_C(128) * 1024 * 1024)
 #define FILE_WASTE_PERCENT 4
 
@@ -23,7 +24,6 @@ void native_load_free(struct native_load *self)
     if (!self)
         return;
     io_schedule_release(&self->io.schedule);
-    buf_release(&self->metadata);
     buf_release(&self->complete.frame);
     device_groups_release(&self->sharing.groups);
     pinned_release(&self->sharing.transit);
@@ -56,7 +56,6 @@ static int load_new(const struct native_engine *engine, struct native_load **loa
     limits.whole_frames = true;
     io_schedule_init(&self->io.schedule, &limits);
     device_groups_init(&self->sharing.groups, engine->setup.device_comm, engine->setup.device);
-    buf_init(&self->metadata, METADATA_MAX_BYTES);
     buf_init(&self->complete.frame, FRAME_MAX_BYTES);
     *load = self;
     return 0;
@@ -69,30 +68,27 @@ static void report_problem(void *context, const char *problem)
 
 /* --- metadata --- */
 
-static int read_metadata(struct native_operation *operation, struct cb_err *err)
+/* Rank 0 reads the metadata, and the other ranks receive what they need of it. *code is the result of this rank alone:
+ * it may go on until the next agreement. Fails if the ranks cannot go on. */
+static int share_metadata(struct native_load *self, int *code, struct cb_err *err)
 {
+    struct native_operation *operation = self->operation;
     struct native_engine *engine = operation->engine;
-    return metadata_read(engine->setup.store, operation->path, &engine->load->metadata, err);
-}
-
-/* Broadcasts rank 0's metadata. */
-static int share_metadata(struct native_operation *operation, struct cb_err *err)
-{
-    struct native_engine *engine = operation->engine;
-    struct buf *metadata = &engine->load->metadata;
+    const struct state *state = operation->state;
+    struct load_need need;
     struct agreement agreement;
-    buf_clear(metadata);
-    int rc = engine->rank == 0 ? read_metadata(operation, err) : 0;
+    bool exchanges = self->plan.mode != LOAD_ALONE;
+    int rc = load_need_init(&need, state->layout, state->pieces, state->piece_count, exchanges, err);
+    if (!rc && engine->rank == 0)
+        rc = metadata_read_checkpoint(engine->setup.store, operation->path, &self->plan.checkpoint, err);
     timeline_enter(&operation->timeline, STATE_WAIT);
-    rc = native_agree(operation, rc, metadata->len, &agreement, err);
-    if (rc)
-        return rc;
-    timeline_enter(&operation->timeline, STATE_EXCHANGE);
-    if (engine->rank != 0 && !buf_extend(metadata, agreement.sum))
-        rc = buf_check(metadata, "the checkpoint's metadata", err);
     rc = native_agree(operation, rc, 0, &agreement, err);
-    return rc ? rc
-              : comm_broadcast(engine->setup.comm, metadata->data, metadata->len, operation->options->deadline_ns, err);
+    timeline_enter(&operation->timeline, STATE_EXCHANGE);
+    if (!rc)
+        *code = share_stored(engine->setup.comm, load_need_of, &need, operation->options->deadline_ns,
+                             &self->plan.checkpoint, err);
+    load_need_release(&need);
+    return rc;
 }
 
 /* --- steps of a load --- */
@@ -128,12 +124,7 @@ static void tell_gaps(struct native_load *self)
 static int plan_load(struct native_load *self, struct cb_err *err)
 {
     struct native_operation *operation = self->operation;
-    char name[PATH_MAX];
-    int rc = native_name(operation->path, STORED_MARKER, name, err);
-    if (!rc)
-        rc = format_read_metadata(name, self->metadata.data, self->metadata.len, &self->plan.checkpoint, err);
-    if (!rc)
-        rc = load_plan_compute(self->plan.checkpoint, operation->state->layout, operation->state->pieces,
+    int rc = load_plan_compute(self->plan.checkpoint, operation->state->layout, operation->state->pieces,
                                operation->state->piece_count, report_problem, self, &self->plan.wanted, err);
     if (!rc)
         operation->bytes_needed = self->plan.wanted->needed_bytes;
@@ -157,11 +148,11 @@ static int timed_load(struct native_operation *operation, struct cb_err *err)
 {
     struct native_load *self = operation->engine->load;
     struct agreement agreement;
-    int rc = share_metadata(operation, err);
+    int own = 0, rc = share_metadata(self, &own, err);
     if (rc)
         return rc;
     timeline_enter(&operation->timeline, STATE_PLAN);
-    rc = plan_load(self, err);
+    rc = own ? own : plan_load(self, err);
     if (self->plan.mode == LOAD_ALONE)
         rc = rc ? rc : load_alone(self, err);
     else

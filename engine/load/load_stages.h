@@ -103,7 +103,6 @@ struct load_sharing {
 
 struct native_load {
     struct native_operation *operation; /* the current load */
-    struct buf metadata;
     struct load_planned plan;
     struct load_io io;
     struct load_completion complete;

@@ -18,8 +18,8 @@ struct publication {
     const char *name;
     struct s3_object *object; /* of the upload; NULL while all bytes fit into a part */
     uint64_t part_bytes, sent;
-    uint32_t parts;         /* that may be in memory; a part's number is its slot */
-    char *memory[PARTS];    /* of each */
+    uint32_t parts;      /* that may be in memory; a part's number is its slot */
+    char *memory[PARTS]; /* of each */
     bool in_flight[PARTS];
     uint32_t current, flying;
     size_t filled; /* of the current part */

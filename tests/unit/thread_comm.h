@@ -148,6 +148,14 @@ int comm_broadcast(struct comm *self, void *bytes, uint64_t len, uint64_t deadli
     return rc ? rc : comm_barrier(self, deadline_ns, err);
 }
 
+void comm_give_up(struct comm *self)
+{
+    pthread_mutex_lock(&self->meeting->lock);
+    self->meeting->broken = true;
+    pthread_cond_broadcast(&self->meeting->all_here);
+    pthread_mutex_unlock(&self->meeting->lock);
+}
+
 void comm_interrupt(struct comm *self)
 {
     self->interrupted = true;
