@@ -81,6 +81,59 @@ static const struct store_kind posix_kind = {
     .open = posix_open,
 };
 
+/* The '+' after the first of several folders; NULL if there is one folder. */
+static const char *find_join(const char *paths)
+{
+    for (const char *plus = strchr(paths, '+'); plus; plus = strchr(plus + 1, '+'))
+        if (plus > paths && plus[-1] != '+' && plus[1 + (plus[1] == '.') + (plus[1] == '.' && plus[2] == '.')] == '/')
+            return plus;
+    return NULL;
+}
+
+int store_next_mount(const char **rest, char path[PATH_MAX], struct cb_err *err)
+{
+    const char *join = find_join(*rest);
+    size_t len = join ? (size_t)(join - *rest) : strlen(*rest);
+    if (len >= PATH_MAX)
+        return cb_fail(err, CB_ERR_USAGE, "the store's path '%.60s…' is longer than %d bytes", *rest, PATH_MAX - 1);
+    memcpy(path, *rest, len);
+    path[len] = '\0';
+    *rest = join ? join + 1 : NULL;
+    return 0;
+}
+
+/* Rejects what is no folder, and a folder given twice. */
+static int mounts_check(const char *uri, struct cb_err *err)
+{
+    const char *rest = uri;
+    for (uint32_t i = 0; rest; i++) {
+        char path[PATH_MAX], other[PATH_MAX];
+        int rc = store_next_mount(&rest, path, err);
+        if (!rc && i == STORE_MOST_MOUNTS)
+            rc = cb_fail(err, CB_ERR_USAGE, "store '%s' has more than %d mounts", uri, STORE_MOST_MOUNTS);
+        const char *later = rest;
+        while (!rc && later) {
+            rc = store_next_mount(&later, other, err);
+            if (!rc && strcmp(path, other) == 0)
+                rc = cb_fail(err, CB_ERR_USAGE, "store '%s' has the folder %s twice", uri, path);
+        }
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+static const struct store_kind mounts_kind = {
+    .name = "mounts",
+    .scheme = "",
+    .ops = &posix_backend,
+    .is_mounts = true,
+    .keeps_data = true,
+    .block_option = "io.block",
+    .open = posix_open,
+    .check = mounts_check,
+};
+
 /* Returns the first kind whose scheme matches the URI: the path, which matches everything, is last. */
 static const struct store_kind *const kinds[] = {&null_kind, &fault_kind, &s3_kind, &posix_kind};
 
@@ -101,7 +154,7 @@ static int find_kind(const char *uri, const struct store_kind **kind, struct cb_
         return cb_fail(err, CB_ERR_USAGE,
                        "no such kind of store; known are a path, " STORE_S3 "BUCKET/PREFIX, " STORE_NULL
                        " and " STORE_FAULT "SPEC:STORE");
-    *kind = kinds[i];
+    *kind = kinds[i]->is_path && find_join(uri) ? &mounts_kind : kinds[i];
     return 0;
 }
 
@@ -159,13 +212,33 @@ int store_uri_check_faults(const char *uri, struct cb_err *err)
     return rc;
 }
 
+/* The folder that contains all mounts: a power cut hits them together. */
+static int find_common_folder(const char *uri, char folder[PATH_MAX], struct cb_err *err)
+{
+    char path[PATH_MAX];
+    int rc = store_next_mount(&uri, folder, err);
+    while (!rc && uri) {
+        rc = store_next_mount(&uri, path, err);
+        size_t same = 0, last = 0;
+        for (; !rc && folder[same] && folder[same] == path[same]; same++)
+            last = folder[same] == '/' ? same : last;
+        folder[last] = '\0';
+    }
+    if (!rc && !*folder)
+        rc = cb_fail(err, CB_ERR_USAGE, "fault powercut_at: the mounts must be in one folder");
+    return rc;
+}
+
 static int open_power_cut(const char *store, const struct fault_spec *spec, struct power_cut **cut, struct cb_err *err)
 {
     struct store_uri uri;
+    char folder[PATH_MAX];
     int rc = store_uri_parse(store, &uri, err);
-    if (!rc && !uri.kind->is_path)
+    if (!rc && !uri.kind->is_path && !uri.kind->is_mounts)
         rc = cb_fail(err, CB_ERR_USAGE, "fault powercut_at: '%s' is no folder of a file system", store);
-    return rc ? rc : power_cut_open(uri.inner, spec->powercut_at, spec->seed, cut, err);
+    if (!rc && uri.kind->is_mounts)
+        rc = find_common_folder(uri.inner, folder, err);
+    return rc ? rc : power_cut_open(uri.kind->is_mounts ? folder : uri.inner, spec->powercut_at, spec->seed, cut, err);
 }
 
 static int fault_open(const char *where, const struct store_options *options, struct backend **backend,

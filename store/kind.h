@@ -1,8 +1,10 @@
 /* The kinds of stores, and the one reader of a store's URI: "PATH", "s3://BUCKET/PREFIX" (docs/s3.md), "null:", each
- * also inside "fault:SPEC:" (docs/fault-store.md). A kind is one row of the table in kind.c. */
+ * also inside "fault:SPEC:" (docs/fault-store.md). "PATH+PATH" is one store in folders of several mounts
+ * (docs/store.md). A kind is one row of the table in kind.c. */
 #ifndef STORE_KIND_H
 #define STORE_KIND_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -22,6 +24,7 @@ struct store_kind {
     const char *scheme;            /* what its URIs begin with; "" for a path */
     const struct backend_ops *ops; /* NULL if not in this build; open reports why */
     bool is_path;                  /* a folder of a file system of this machine */
+    bool is_mounts;                /* folders of several: see store_next_mount */
     bool is_objects;               /* whole objects in a bucket: no folders, no page cache; the s3.* keys apply */
     bool keeps_data;               /* what was written can be read back */
     const char *block_option;      /* key with the size of one request */
@@ -48,6 +51,10 @@ int store_uri_parse(const char *uri, struct store_uri *parsed, struct cb_err *er
 
 /* The same for a URI that was checked before; for a malformed one, a kind without any property. */
 struct store_uri store_uri_of(const char *uri);
+
+/* Takes the first folder from the rest of "PATH+PATH…" and moves `rest` behind it, to NULL after the last. A '+' joins
+ * folders if '/', './' or '../' follows it and no other '+' stands before it. */
+int store_next_mount(const char **rest, char path[PATH_MAX], struct cb_err *err) CB_MUST_CHECK;
 
 /* Rejects unknown faults. */
 int store_uri_check_faults(const char *uri, struct cb_err *err) CB_MUST_CHECK;

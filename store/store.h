@@ -21,6 +21,7 @@
 #include "core/time_buckets.h"
 
 #define STORE_VERSION 1
+#define STORE_MOST_MOUNTS 64 /* of a store in folders of several mounts */
 
 enum memory_kind { MEMORY_HOST, MEMORY_PINNED, MEMORY_DEVICE };
 
@@ -104,7 +105,7 @@ struct store_statistics {
 struct store;
 struct s3_options;
 
-/* Opens "PATH", "s3://BUCKET/PREFIX" (docs/s3.md), "null:" or "fault:SPEC:STORE" (docs/fault-store.md). The path must
+/* Opens "PATH", "PATH+PATH" (docs/store.md), "s3://BUCKET/PREFIX" (docs/s3.md), "null:" or "fault:SPEC:STORE" (docs/fault-store.md). The path must
  * be an existing folder and, unless options->read_only, writable. */
 int store_open(const char *uri, const struct store_options *options, struct store **store,
                struct cb_err *err) CB_MUST_CHECK;

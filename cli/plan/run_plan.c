@@ -127,7 +127,8 @@ static int check_space(const struct experiment *experiment, const struct workloa
     struct store_uri uri = store_uri_of(experiment_text(experiment, OPT_STORE));
     uint64_t needed = estimate_store_bytes(&workload->layouts, experiment), available;
     char need[32], have[32];
-    if (uri.inner[0] != '/' || store_location_free_bytes(uri.inner, &available) || needed <= available)
+    if (!uri.kind->is_path || uri.inner[0] != '/' || store_location_free_bytes(uri.inner, &available) ||
+        needed <= available)
         return 0;
     return cb_fail(
         err, CB_ERR_USAGE,

@@ -58,6 +58,33 @@ static int freeze_path(struct experiment *experiment, enum option_id id, const c
     return rc;
 }
 
+static int freeze_mounts(struct experiment *experiment, const char *mounts, struct cb_err *err)
+{
+    const char *store = experiment_text(experiment, OPT_STORE);
+    char path[PATH_MAX];
+    struct buf text;
+    if (access(mounts, F_OK) == 0)
+        return cb_fail(err, CB_ERR_USAGE, "store=%s: there is a folder of that name, but '+' joins several mounts",
+                       store);
+    buf_init(&text, 65536);
+    buf_append(&text, store, (size_t)(mounts - store));
+    int rc = 0;
+    for (const char *rest = mounts; rest && !rc;) {
+        buf_append_text(&text, rest > mounts ? "+" : "");
+        rc = store_next_mount(&rest, path, err);
+        if (!rc)
+            rc = absolute_path(path, &text, err);
+    }
+    if (!rc)
+        rc = buf_check(&text, "the store's paths", err);
+    if (!rc)
+        rc = experiment_set(experiment, "store", text.data, "store", err);
+    buf_release(&text);
+    if (!rc)
+        mounts = store_uri_of(experiment_text(experiment, OPT_STORE)).inner;
+    return rc ? rc : store_uri_of(mounts).kind->check(mounts, err);
+}
+
 static int freeze_store(struct experiment *experiment, struct cb_err *err)
 {
     const char *store = experiment_text(experiment, OPT_STORE);
@@ -66,6 +93,8 @@ static int freeze_store(struct experiment *experiment, struct cb_err *err)
         return cb_context(err, "store=%s", store);
     if (uri.kind->is_path)
         return freeze_path(experiment, OPT_STORE, uri.inner, "the store's path", err);
+    if (uri.kind->is_mounts)
+        return freeze_mounts(experiment, uri.inner, err);
     return uri.kind->check ? uri.kind->check(uri.inner, err) : 0;
 }
 
@@ -148,6 +177,25 @@ static bool only_loads(const struct experiment *experiment)
            (workload_kind_of(experiment)->uses_engine && experiment_is(experiment, OPT_OPS, "load"));
 }
 
+/* Only our engine knows in which mount a file is, and files that all ranks share would all be in the first. */
+static int check_mounts(const struct experiment *experiment, const char *mounts, struct cb_err *err)
+{
+    char path[PATH_MAX];
+    if (!experiment_is(experiment, OPT_ENGINE, "native"))
+        return cb_fail(err, CB_ERR_USAGE, "store=%s has several folders, and engine=%s writes to one", mounts,
+                       experiment_text(experiment, OPT_ENGINE));
+    if (strcmp(experiment_text(experiment, OPT_IO_FILES), "shared") == 0)
+        return cb_fail(err, CB_ERR_USAGE, "io.files=shared is one file, which cannot be spread over store=%s", mounts);
+    for (const char *rest = mounts; rest;) {
+        int rc = store_next_mount(&rest, path, err);
+        if (!rc)
+            rc = check_folder(path, only_loads(experiment), err);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
 int store_location_check(const struct experiment *experiment, struct cb_err *err)
 {
     const char *store = experiment_text(experiment, OPT_STORE);
@@ -157,9 +205,10 @@ int store_location_check(const struct experiment *experiment, struct cb_err *err
     int rc = store_uri_check_faults(store, err);
     if (rc)
         return cb_context(err, "store=%s", store);
-    if (!uri.kind->is_path && *experiment_text(experiment, OPT_STORE_PREPARE))
+    bool has_folders = uri.kind->is_path || uri.kind->is_mounts;
+    if (!has_folders && *experiment_text(experiment, OPT_STORE_PREPARE))
         return cb_fail(err, CB_ERR_USAGE, "store.prepare requires a store in a file system, not %s", store);
-    if (!uri.kind->is_path && *experiment_text(experiment, OPT_STORE_RECORD))
+    if (!has_folders && *experiment_text(experiment, OPT_STORE_RECORD))
         return cb_fail(err, CB_ERR_USAGE, "store.record requires a store in a file system, not %s", store);
     if (*experiment_text(experiment, OPT_STORE_RECORD) && !workload_kind_of(experiment)->uses_engine &&
         !workload_kind_of(experiment)->trains)
@@ -170,6 +219,8 @@ int store_location_check(const struct experiment *experiment, struct cb_err *err
         return check_s3_keys(experiment, err);
     if (uri.kind->is_path)
         return check_folder(uri.inner, only_loads(experiment), err);
+    if (uri.kind->is_mounts)
+        return check_mounts(experiment, uri.inner, err);
     if (uri.kind->keeps_data)
         return 0;
     if (workload_kind_of(experiment)->inspects_checkpoint)

@@ -297,9 +297,8 @@ static void report_s3(void *context, const char *name, bool fine, const char *fo
     report(context, name, fine ? FOUND : MISSING, found, advice);
 }
 
-static int check_store(struct doctor *self, struct cb_err *err)
+static int check_place(struct doctor *self, const char *store, struct cb_err *err)
 {
-    const char *store = experiment_text(self->experiment, OPT_STORE);
     struct store_uri uri = store_uri_of(store);
     struct store_location place;
     char text[4096 + 512];
@@ -320,6 +319,22 @@ static int check_store(struct doctor *self, struct cb_err *err)
     if (place.writable)
         check_direct(self, &place);
     return 0;
+}
+
+static int check_store(struct doctor *self, struct cb_err *err)
+{
+    const char *store = experiment_text(self->experiment, OPT_STORE);
+    struct store_uri uri = store_uri_of(store);
+    if (!uri.kind->is_mounts)
+        return check_place(self, store, err);
+    int rc = 0;
+    for (const char *rest = uri.inner; rest && !rc;) {
+        char path[PATH_MAX];
+        rc = store_next_mount(&rest, path, err);
+        if (!rc)
+            rc = check_place(self, path, err);
+    }
+    return rc;
 }
 
 static void check_history(struct doctor *self)

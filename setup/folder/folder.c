@@ -20,6 +20,8 @@
 #include "store/kind.h"
 
 #define PLAIN_DEPTH 4
+#define FOLDER_PART ".ckptbench-part" /* in the other mounts of a store of several */
+#define PART_BYTES (PATH_MAX + 128)
 
 /* A power cut loses a new folder and its contents unless the parent folder has been synced. */
 static int sync_folder_above(const char *path, struct cb_err *err)
@@ -51,6 +53,18 @@ static int make_store_folder(const char *path, struct cb_err *err)
         return cb_fail(err, CB_ERR_NOT_FOUND, "store %s does not exist, nor does the folder above it: make that first",
                        path);
     return cb_fail_errno(err, errno, "making the store folder %s", path);
+}
+
+static int make_store_folders(const struct store_uri *uri, struct cb_err *err)
+{
+    char path[PATH_MAX];
+    int rc = 0;
+    for (const char *rest = uri->inner; rest && !rc;) {
+        rc = store_next_mount(&rest, path, err);
+        if (!rc)
+            rc = make_store_folder(path, err);
+    }
+    return rc;
 }
 
 /* Marks the store as one in which runs create folders. Files of other programs in it are not touched. */
@@ -118,6 +132,70 @@ static int check_space(const struct experiment *experiment, struct store *store,
                    is_suite ? "less of suite.file_bytes" : "a smaller model, layers=N");
 }
 
+/* The text of FOLDER_PART in mount `number` of a store of several mounts. */
+static void describe_part(const char *first, uint32_t number, uint32_t count, char text[PART_BYTES])
+{
+    snprintf(text, PART_BYTES, "mount %u of %u of the ckptbench store that begins with %s\n", number + 1, count, first);
+}
+
+/* Claims are in the first mount, so the other mounts must belong to this store alone: FOLDER_PART says so. A folder
+ * that is a store of its own cannot be one of them. */
+static int join_mount(const struct experiment *experiment, const char *path, const char *part, bool marks,
+                      struct cb_err *err)
+{
+    uint64_t length;
+    struct store *store;
+    struct buf found;
+    bool guarded;
+    int rc = open_plain(experiment, path, &store, err);
+    if (rc)
+        return rc;
+    buf_init(&found, PART_BYTES);
+    rc = store_read_small(store, FOLDER_PART, &found, err);
+    if (rc == 0 && strcmp(found.data, part) != 0)
+        rc = cb_fail(err, CB_ERR_EXISTS, "%s is %.*s: name the same folders in the same order, or use an empty folder",
+                     path, (int)strcspn(found.data, "\n"), found.data);
+    else if (rc == CB_ERR_NOT_FOUND && store_stat(store, FOLDER_MARKER, &length, NULL) == 0)
+        rc = cb_fail(err, CB_ERR_EXISTS,
+                     "%s is a store of its own, whose runs may use the same folders: use an empty folder there", path);
+    else if (rc == CB_ERR_NOT_FOUND)
+        rc = marks ? store_swap(store, FOLDER_PART, NULL, part, &guarded, err) : 0;
+    buf_release(&found);
+    store_free(store);
+    return rc;
+}
+
+/* Without `marks` only checks, so that a store that is refused leaves no mark. */
+static int join_mounts(const struct experiment *experiment, const struct store_uri *uri, bool marks, struct cb_err *err)
+{
+    char first[PATH_MAX], path[PATH_MAX], part[PART_BYTES];
+    uint32_t count = 0;
+    int rc = 0;
+    for (const char *rest = uri->inner; rest && !rc; count++)
+        rc = store_next_mount(&rest, count ? path : first, err);
+    const char *rest = uri->inner;
+    for (uint32_t i = 0; i < count && !rc; i++) {
+        rc = store_next_mount(&rest, path, err);
+        describe_part(first, i, count, part);
+        if (!rc && i > 0)
+            rc = join_mount(experiment, path, part, marks, err);
+    }
+    return rc;
+}
+
+/* The first mount, and a store of one folder, must not be another mount of a store. */
+static int refuse_part(struct store *store, const char *path, struct cb_err *err)
+{
+    struct buf found;
+    buf_init(&found, PART_BYTES);
+    int rc = store_read_small(store, FOLDER_PART, &found, err);
+    if (rc == 0)
+        rc = cb_fail(err, CB_ERR_EXISTS, "%s is %.*s, which keeps its claims there: use another folder", path,
+                     (int)strcspn(found.data, "\n"), found.data);
+    buf_release(&found);
+    return rc == CB_ERR_NOT_FOUND ? 0 : rc;
+}
+
 int folder_prepare(struct folder *self, const struct experiment *experiment, const struct lease_owner *owner,
                    uint64_t needed_bytes, struct cb_err *err)
 {
@@ -139,15 +217,21 @@ int folder_prepare(struct folder *self, const struct experiment *experiment, con
         struct stat found;
         return uri.kind->is_path && stat(path, &found) != 0 ? cb_fail_errno(err, errno, "store %s", path) : 0;
     }
-    if (uri.kind->is_path)
-        rc = make_store_folder(path, err);
+    if (uri.kind->is_path || uri.kind->is_mounts)
+        rc = make_store_folders(&uri, err);
+    if (!rc && uri.kind->is_mounts)
+        rc = join_mounts(experiment, &uri, false, err);
     if (!rc)
         rc = open_plain(experiment, uri.plain, &store, err);
     if (rc)
         return rc;
-    rc = mark_store(store, err);
+    rc = refuse_part(store, path, err);
+    if (!rc && uri.kind->is_mounts)
+        rc = join_mounts(experiment, &uri, true, err);
+    if (!rc)
+        rc = mark_store(store, err);
     if (rc)
-        rc = cb_context(err, "store %s cannot be written to", path);
+        rc = rc == CB_ERR_EXISTS ? rc : cb_context(err, "store %s cannot be written to", path);
     if (!rc)
         rc = check_space(experiment, store, path, needed_bytes, err);
     if (rc) {
@@ -155,7 +239,7 @@ int folder_prepare(struct folder *self, const struct experiment *experiment, con
         return rc;
     }
     rc = lease_take(store, path, suffix, experiment, owner, &self->lease, err);
-    return rc || !uri.kind->is_path
+    return rc || (!uri.kind->is_path && !uri.kind->is_mounts)
                ? rc
                : folder_run_command(experiment, OPT_STORE_PREPARE, STORE_PREPARE_FILE, path, suffix, owner, err);
 }

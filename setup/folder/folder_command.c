@@ -9,6 +9,7 @@
 #include "core/child.h"
 #include "core/clock.h"
 #include "core/path.h"
+#include "store/kind.h"
 
 #define COMMAND_MAX_BYTES ((size_t)128 << 10)
 #define OUTPUT_MAX_BYTES ((size_t)1 << 20)
@@ -47,29 +48,40 @@ static int record(const char *name, const char *template, const struct buf *outp
     return rc;
 }
 
-int folder_run_command(const struct experiment *experiment, enum option_id key, const char *file, const char *path,
-                       const char *suffix, const struct lease_owner *owner, struct cb_err *err)
+static int run_for(const char *command, const char *key, const char *path, const char *suffix, struct buf *output,
+                   struct cb_err *err)
 {
-    const char *template = experiment_text(experiment, key), *name = option_row(key)->name;
     char variable[2 * PATH_MAX];
-    struct buf command, output;
-    if (!*template)
-        return 0;
     int rc = path_format(variable, sizeof variable, err, VARIABLE "=%s/%s", path, suffix);
     if (rc)
         return rc;
+    const struct child_options options = {.argv = (const char *const[]){"sh", "-c", command, NULL},
+                                          .environment = (const char *const[]){variable, NULL},
+                                          .stdin_fd = -1,
+                                          .stdout_fd = -1,
+                                          .stderr_fd = -1};
+    rc = child_capture(&options, TIMEOUT_NS, output, err);
+    return rc && err ? cb_context(err, "%s for %s/%s", key, path, suffix) : rc;
+}
+
+int folder_run_command(const struct experiment *experiment, enum option_id key, const char *file, const char *store,
+                       const char *suffix, const struct lease_owner *owner, struct cb_err *err)
+{
+    const char *template = experiment_text(experiment, key), *name = option_row(key)->name;
+    struct store_uri uri = store_uri_of(store);
+    struct buf command, output;
+    if (!*template)
+        return 0;
     buf_init(&command, COMMAND_MAX_BYTES);
     buf_init(&output, OUTPUT_MAX_BYTES);
-    rc = compose(name, template, &command, err);
-    if (!rc) {
-        const struct child_options options = {.argv = (const char *const[]){"sh", "-c", command.data, NULL},
-                                              .environment = (const char *const[]){variable, NULL},
-                                              .stdin_fd = -1,
-                                              .stdout_fd = -1,
-                                              .stderr_fd = -1};
-        rc = child_capture(&options, TIMEOUT_NS, &output, err);
-        if (rc)
-            rc = err ? cb_context(err, "%s for %s/%s", name, path, suffix) : rc;
+    int rc = compose(name, template, &command, err);
+    for (const char *rest = uri.inner; rest && !rc;) {
+        char path[PATH_MAX];
+        rc = store_next_mount(&rest, path, err);
+        if (!rc && uri.kind->is_mounts)
+            buf_printf(&output, "# %s/%s\n", path, suffix);
+        if (!rc)
+            rc = run_for(command.data, name, path, suffix, &output, err);
     }
     if (!rc)
         rc = record(file, template, &output, owner, err);

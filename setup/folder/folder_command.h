@@ -10,9 +10,9 @@
 #define STORE_PREPARE_FILE "store-prepare.txt"
 #define STORE_RECORD_FILE "store-record.txt"
 
-/* Runs the command of `key`, if it is set, for the folder `suffix` of the store at `path`, and writes the command and
- * its output to `file` of the attempt's folder. A command that fails is an error with its last line. For rank 0. */
-int folder_run_command(const struct experiment *experiment, enum option_id key, const char *file, const char *path,
+/* Runs the command of `key`, if it is set, for the folder `suffix` in each mount of `store`, and writes the command
+ * and its output to `file` of the attempt's folder. A command that fails is an error with its last line. For rank 0. */
+int folder_run_command(const struct experiment *experiment, enum option_id key, const char *file, const char *store,
                        const char *suffix, const struct lease_owner *owner, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

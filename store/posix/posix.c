@@ -1,4 +1,4 @@
-/* Files in a folder: opens the store, chooses how files are accessed, and passes requests to the chosen engine.
+/* Files in a folder, or in folders of several mounts: opens the store, chooses how files are accessed, and passes requests to the chosen engine.
  *
  * The choice goes down a ladder: O_DIRECT or buffered; registered buffers, plain io_uring, psync. The description
  * records each step down with its reason. Files in memory and ranks with one core use the same ladder: a kernel worker
@@ -29,8 +29,8 @@
 
 struct posix_store {
     struct backend base;
-    struct posix_names names;
-    char *root;
+    struct posix_names roots[STORE_MOST_MOUNTS]; /* names without numbers are in the first */
+    uint32_t root_count;
     struct posix_engine *engine;
     struct posix_request *requests;
     struct posix_direct direct;
@@ -44,6 +44,23 @@ struct posix_store {
 static struct posix_store *posix_of(struct backend *backend)
 {
     return (struct posix_store *)backend;
+}
+
+/* The mount of an object, by its name alone, so that every rank finds it: files are numbered by rank and by file. Names
+ * without a number (metadata, claims, markers) are in the first mount, and so are hidden names. */
+static const struct posix_names *root_of(const struct posix_store *self, const char *name)
+{
+    const char *last = strrchr(name, '/');
+    uint64_t sum = 0;
+    last = last ? last + 1 : name;
+    if (self->root_count == 1 || *last == '.')
+        return &self->roots[0];
+    for (int numbers = 0; numbers < 2 && *(last += strcspn(last, "0123456789")); numbers++) {
+        char *end;
+        sum += strtoull(last, &end, 10);
+        last = end;
+    }
+    return &self->roots[sum % self->root_count];
 }
 
 static void describe_again(struct posix_store *self)
@@ -74,10 +91,11 @@ static void describe_again(struct posix_store *self)
         snprintf(self->description + len, sizeof(self->description) - (size_t)len, ")");
 }
 
-static int open_root(struct posix_store *self, const char *path, bool read_only, struct cb_err *err)
+static int open_root(struct posix_names *names, bool read_only, struct cb_err *err)
 {
-    self->names.root_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (self->names.root_fd >= 0)
+    const char *path = names->root;
+    names->root_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (names->root_fd >= 0)
         return 0;
     switch (errno) {
     case ENOENT:
@@ -97,20 +115,20 @@ static int open_root(struct posix_store *self, const char *path, bool read_only,
 }
 
 /* An unnamed file, or one that has a name for a moment, to find out whether and how files can be written. */
-static int open_probe_file(const struct posix_store *self)
+static int open_probe_file(const struct posix_names *names)
 {
-    int fd = openat(self->names.root_fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    int fd = openat(names->root_fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd >= 0 || errno == EACCES || errno == EROFS || errno == ENOSPC || errno == EDQUOT)
         return fd;
     char name[64];
     snprintf(name, sizeof(name), ".ckptbench-probe-%ld-%" PRIu64, (long)getpid(), clock_wall_ns());
-    fd = openat(self->names.root_fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    fd = openat(names->root_fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd >= 0)
-        unlinkat(self->names.root_fd, name, 0);
+        unlinkat(names->root_fd, name, 0);
     return fd;
 }
 
-static int refuse_read_only(const struct posix_store *self, int sys_errno, struct cb_err *err)
+static int refuse_read_only(const struct posix_names *self, int sys_errno, struct cb_err *err)
 {
     if (sys_errno == EROFS)
         (void)cb_fail(err, CB_ERR_SYSTEM,
@@ -129,26 +147,45 @@ static int refuse_read_only(const struct posix_store *self, int sys_errno, struc
     return CB_ERR_SYSTEM;
 }
 
-/* Decides whether to use O_DIRECT, and also finds out whether the store is writable. */
-static int decide_direct(struct posix_store *self, const struct store_options *options, struct cb_err *err)
+/* Finds out whether a mount supports O_DIRECT, and whether it is writable. */
+static int probe_root(const struct posix_names *names, const struct store_options *options, struct posix_direct *direct,
+                      struct cb_err *err)
 {
-    int fd = options->read_only ? -1 : open_probe_file(self);
+    int fd = options->read_only ? -1 : open_probe_file(names);
     if (fd < 0 && !options->read_only)
-        return refuse_read_only(self, errno, err);
+        return refuse_read_only(names, errno, err);
     if (options->direct == STORE_DIRECT_NO)
-        snprintf(self->direct.reason, sizeof(self->direct.reason), "not asked for");
+        snprintf(direct->reason, sizeof(direct->reason), "not asked for");
     else if (options->read_only)
-        posix_direct_guess(self->names.root_fd, &self->direct);
+        posix_direct_guess(names->root_fd, direct);
     else
-        posix_direct_probe(fd, &self->direct);
+        posix_direct_probe(fd, direct);
     if (fd >= 0)
         close(fd);
-    if (options->direct == STORE_DIRECT_YES && !self->direct.possible)
+    if (options->direct == STORE_DIRECT_YES && !direct->possible)
         return cb_fail(err, CB_ERR_UNSUPPORTED,
                        "store '%s' cannot do O_DIRECT: %s; use io.direct=auto or another "
                        "file system",
-                       self->root, self->direct.reason);
+                       names->root, direct->reason);
     return 0;
+}
+
+/* Uses O_DIRECT if all mounts support it, with the largest of their alignments. */
+static int decide_direct(struct posix_store *self, const struct store_options *options, struct cb_err *err)
+{
+    int rc = probe_root(&self->roots[0], options, &self->direct, err);
+    for (uint32_t i = 1; i < self->root_count && !rc; i++) {
+        struct posix_direct other = {0};
+        rc = probe_root(&self->roots[i], options, &other, err);
+        if (self->direct.possible && !other.possible)
+            self->direct = other;
+        if (!self->direct.possible)
+            continue;
+        self->direct.block = other.block > self->direct.block ? other.block : self->direct.block;
+        if (other.memory_alignment > self->direct.memory_alignment)
+            self->direct.memory_alignment = other.memory_alignment;
+    }
+    return rc;
 }
 
 static void set_capabilities(struct posix_store *self, uint32_t depth)
@@ -197,10 +234,35 @@ static void posix_free(struct backend *backend)
     if (self->engine)
         self->engine->ops->free(self->engine);
     posix_requests_free(self->requests);
-    if (self->names.root_fd >= 0)
-        close(self->names.root_fd);
-    free(self->root);
+    for (uint32_t i = 0; i < self->root_count; i++) {
+        if (self->roots[i].root_fd >= 0)
+            close(self->roots[i].root_fd);
+        free(self->roots[i].root);
+    }
     free(self);
+}
+
+static int open_roots(struct posix_store *self, const char *where, const struct store_options *options,
+                      struct cb_err *err)
+{
+    char path[PATH_MAX];
+    for (const char *rest = where; rest;) {
+        int rc = store_next_mount(&rest, path, err);
+        if (rc)
+            return rc;
+        struct posix_names *names = &self->roots[self->root_count];
+        *names = (struct posix_names){
+            .root_fd = -1, .root = strdup(path), .durable = options->durable, .watch = options->watch};
+        if (!names->root)
+            return alloc_fail(err, "for store '%s'", where);
+        self->root_count++;
+        rc = open_root(names, options->read_only, err);
+        if (rc)
+            return rc;
+        if (rest && self->root_count == STORE_MOST_MOUNTS)
+            return cb_fail(err, CB_ERR_USAGE, "store '%s' has more than %d mounts", where, STORE_MOST_MOUNTS);
+    }
+    return 0;
 }
 
 int posix_open(const char *where, const struct store_options *options, struct backend **backend, struct cb_err *err)
@@ -209,18 +271,11 @@ int posix_open(const char *where, const struct store_options *options, struct ba
         return cb_fail(err, CB_ERR_USAGE,
                        "the store's path is empty; name a folder, " STORE_NULL " or " STORE_FAULT "SPEC:STORE");
     struct posix_store *self = calloc(1, sizeof(*self));
-    char *root = strdup(where);
-    if (!self || !root) {
-        free(self);
-        free(root);
+    if (!self)
         return alloc_fail(err, "for store '%s'", where);
-    }
     self->base.ops = &posix_backend;
-    self->root = root;
     self->read_only = options->read_only;
-    self->names =
-        (struct posix_names){.root_fd = -1, .root = root, .durable = options->durable, .watch = options->watch};
-    int rc = open_root(self, where, options->read_only, err);
+    int rc = open_roots(self, where, options, err);
     if (!rc)
         rc = decide_direct(self, options, err);
     if (!rc)
@@ -275,7 +330,7 @@ static int object_new(const struct posix_store *self, const char *name, int fd, 
     made->fd = fd;
     made->tail_fd = -1;
     made->block = self->direct.possible ? self->direct.block : 1;
-    made->watch = self->names.watch;
+    made->watch = self->roots[0].watch;
     *object = made;
     return 0;
 }
@@ -283,10 +338,10 @@ static int object_new(const struct posix_store *self, const char *name, int fd, 
 /* Opens with O_DIRECT if the store does. In a read-only store, only this open shows whether a file supports it. */
 static int open_file(const struct posix_store *self, const char *name, int flags)
 {
-    int direct = self->direct.possible ? O_DIRECT : 0;
-    int fd = openat(self->names.root_fd, name, flags | direct | O_CLOEXEC, 0666);
+    int direct = self->direct.possible ? O_DIRECT : 0, root_fd = root_of(self, name)->root_fd;
+    int fd = openat(root_fd, name, flags | direct | O_CLOEXEC, 0666);
     if (fd < 0 && errno == EINVAL && direct && self->read_only)
-        fd = openat(self->names.root_fd, name, flags | O_CLOEXEC, 0666);
+        fd = openat(root_fd, name, flags | O_CLOEXEC, 0666);
     return fd;
 }
 
@@ -297,9 +352,10 @@ static int writable_object(const struct posix_store *self, const char *name, int
     struct posix_object *made = NULL;
     int rc = object_new(self, name, fd, length, &made, err);
     if (!rc && made && length % made->block != 0) {
-        made->tail_fd = openat(self->names.root_fd, name, O_WRONLY | O_CLOEXEC);
+        made->tail_fd = openat(root_of(self, name)->root_fd, name, O_WRONLY | O_CLOEXEC);
         if (made->tail_fd < 0)
-            rc = cb_fail_errno(err, errno, "opening %s in store '%s' for its last bytes", name, self->root);
+            rc = cb_fail_errno(err, errno, "opening %s in store '%s' for its last bytes", name,
+                               root_of(self, name)->root);
     }
     if (rc) {
         close(fd);
@@ -314,28 +370,29 @@ static int posix_create(struct backend *backend, const char *name, uint64_t leng
                         struct cb_err *err)
 {
     struct posix_store *self = posix_of(backend);
+    const struct posix_names *names = root_of(self, name);
     int flags = O_WRONLY | O_CREAT | O_EXCL;
     int fd = open_file(self, name, flags);
     if (fd < 0 && errno == ENOENT) {
-        int rc = posix_names_make_parents(&self->names, name, err);
+        int rc = posix_names_make_parents(names, name, err);
         if (rc)
             return rc;
         fd = open_file(self, name, flags);
     }
     if (fd < 0)
-        return cb_fail_errno(err, errno, "creating %s in store '%s'", name, self->root);
-    if (self->names.watch)
-        self->names.watch->is_durable(self->names.watch, fd);
+        return cb_fail_errno(err, errno, "creating %s in store '%s'", name, names->root);
+    if (names->watch)
+        names->watch->is_durable(names->watch, fd);
     int rc;
     if (length > 0 && ftruncate(fd, (off_t)length) != 0) {
-        rc = cb_fail_errno(err, errno, "giving %s in store '%s' its length of %" PRIu64 " bytes", name, self->root,
+        rc = cb_fail_errno(err, errno, "giving %s in store '%s' its length of %" PRIu64 " bytes", name, names->root,
                            length);
         close(fd);
     } else {
         rc = writable_object(self, name, fd, length, object, err);
     }
     if (rc)
-        unlinkat(self->names.root_fd, name, 0);
+        unlinkat(names->root_fd, name, 0);
     return rc;
 }
 
@@ -345,7 +402,8 @@ static int posix_open_shared(struct backend *backend, const char *name, uint64_t
     struct posix_store *self = posix_of(backend);
     int fd = open_file(self, name, O_WRONLY);
     if (fd < 0)
-        return cb_fail_errno(err, errno, "opening %s in store '%s' to write a part of it", name, self->root);
+        return cb_fail_errno(err, errno, "opening %s in store '%s' to write a part of it", name,
+                             root_of(self, name)->root);
     return writable_object(self, name, fd, length, object, err);
 }
 
@@ -355,14 +413,14 @@ static int posix_open_read(struct backend *backend, const char *name, struct bac
     struct posix_store *self = posix_of(backend);
     int fd = open_file(self, name, O_RDONLY);
     if (fd < 0)
-        return cb_fail_errno(err, errno, "opening %s in store '%s'", name, self->root);
+        return cb_fail_errno(err, errno, "opening %s in store '%s'", name, root_of(self, name)->root);
     struct stat status;
     struct posix_object *made = NULL;
     int rc = 0;
     if (fstat(fd, &status) != 0)
-        rc = cb_fail_errno(err, errno, "looking at %s in store '%s'", name, self->root);
+        rc = cb_fail_errno(err, errno, "looking at %s in store '%s'", name, root_of(self, name)->root);
     else if (!S_ISREG(status.st_mode))
-        rc = cb_fail(err, CB_ERR_NOT_FOUND, "%s in store '%s' is not a file", name, self->root);
+        rc = cb_fail(err, CB_ERR_NOT_FOUND, "%s in store '%s' is not a file", name, root_of(self, name)->root);
     if (!rc)
         rc = object_new(self, name, fd, (uint64_t)status.st_size, &made, err);
     if (rc) {
@@ -406,75 +464,108 @@ static void posix_cancel(struct backend *backend)
 static int posix_publish(struct backend *backend, const char *name, store_pass_fn pass, void *context,
                          struct cb_err *err)
 {
-    return posix_names_publish(&posix_of(backend)->names, name, pass, context, err);
+    return posix_names_publish(root_of(posix_of(backend), name), name, pass, context, err);
 }
 
 static int posix_swap(struct backend *backend, const char *name, const char *before, const char *after, bool *guarded,
                       struct cb_err *err)
 {
-    return posix_names_swap(&posix_of(backend)->names, name, before, after, guarded, err);
+    return posix_names_swap(root_of(posix_of(backend), name), name, before, after, guarded, err);
 }
 
 static int posix_sync_folder(struct backend *backend, const char *folder, struct cb_err *err)
 {
-    return posix_names_sync_folder(&posix_of(backend)->names, folder, err);
+    const struct posix_store *self = posix_of(backend);
+    int rc = 0;
+    for (uint32_t i = 0; i < self->root_count && !rc; i++) {
+        rc = posix_names_sync_folder(&self->roots[i], folder, err);
+        if (rc == CB_ERR_NOT_FOUND && self->root_count > 1)
+            rc = 0; /* this mount has none of its files */
+    }
+    return rc;
 }
 
 static int posix_make_folder(struct backend *backend, const char *folder, struct cb_err *err)
 {
-    return posix_names_make_folder(&posix_of(backend)->names, folder, err);
+    const struct posix_store *self = posix_of(backend);
+    int rc = 0;
+    for (uint32_t i = 0; i < self->root_count && !rc; i++)
+        rc = posix_names_make_folder(&self->roots[i], folder, err);
+    return rc;
 }
 
 static int posix_read_small(struct backend *backend, const char *name, struct buf *out, struct cb_err *err)
 {
-    return posix_names_read_small(&posix_of(backend)->names, name, out, err);
+    return posix_names_read_small(root_of(posix_of(backend), name), name, out, err);
 }
 
 static int posix_stat(struct backend *backend, const char *name, uint64_t *length, struct cb_err *err)
 {
-    return posix_names_stat(&posix_of(backend)->names, name, length, err);
+    return posix_names_stat(root_of(posix_of(backend), name), name, length, err);
 }
 
 static int posix_modified(struct backend *backend, const char *name, uint64_t *wall_ns, struct cb_err *err)
 {
-    return posix_names_modified(&posix_of(backend)->names, name, wall_ns, err);
+    return posix_names_modified(root_of(posix_of(backend), name), name, wall_ns, err);
 }
 
 static int posix_list(struct backend *backend, const char *folder, store_list_fn each, void *context,
                       struct cb_err *err)
 {
-    return posix_names_list(&posix_of(backend)->names, folder, each, context, err);
+    const struct posix_store *self = posix_of(backend);
+    int rc = 0;
+    for (uint32_t i = 0; i < self->root_count && !rc; i++)
+        rc = posix_names_list(&self->roots[i], folder, each, context, err);
+    return rc;
 }
 
 static int posix_list_near(struct backend *backend, const char *folder, uint32_t depth, store_list_fn each,
                            void *context, struct cb_err *err)
 {
-    return posix_names_list_near(&posix_of(backend)->names, folder, depth, each, context, err);
+    const struct posix_store *self = posix_of(backend);
+    int rc = 0;
+    for (uint32_t i = 0; i < self->root_count && !rc; i++)
+        rc = posix_names_list_near(&self->roots[i], folder, depth, each, context, err);
+    return rc;
 }
 
 static int posix_remove(struct backend *backend, const char *name, struct cb_err *err)
 {
-    return posix_names_remove(&posix_of(backend)->names, name, err);
+    return posix_names_remove(root_of(posix_of(backend), name), name, err);
 }
 
+/* The first mount's folder last: as long as it is there, its claim may be, too. */
 static int posix_remove_folder(struct backend *backend, const char *folder, struct cb_err *err)
 {
-    return posix_names_remove_folder(&posix_of(backend)->names, folder, err);
+    const struct posix_store *self = posix_of(backend);
+    int rc = 0;
+    for (uint32_t i = self->root_count; i-- > 0 && !rc;) {
+        rc = posix_names_remove_folder(&self->roots[i], folder, err);
+        if (rc == CB_ERR_NOT_FOUND && i > 0)
+            rc = 0;
+    }
+    return rc;
 }
 
+/* Ranks fill several mounts evenly, so the fullest one limits all. */
 static int posix_free_bytes(struct backend *backend, uint64_t *bytes, struct cb_err *err)
 {
-    struct posix_store *self = posix_of(backend);
-    struct statvfs status;
-    if (fstatvfs(self->names.root_fd, &status) != 0)
-        return cb_fail_errno(err, errno, "asking for the free space of store '%s'", self->root);
-    *bytes = (uint64_t)status.f_bavail * status.f_frsize;
+    const struct posix_store *self = posix_of(backend);
+    uint64_t least = UINT64_MAX;
+    for (uint32_t i = 0; i < self->root_count; i++) {
+        struct statvfs status;
+        if (fstatvfs(self->roots[i].root_fd, &status) != 0)
+            return cb_fail_errno(err, errno, "asking for the free space of store '%s'", self->roots[i].root);
+        uint64_t found = (uint64_t)status.f_bavail * status.f_frsize;
+        least = found < least ? found : least;
+    }
+    *bytes = least * self->root_count;
     return 0;
 }
 
 static int posix_drop_cache(struct backend *backend, const char *name, double *resident_fraction, struct cb_err *err)
 {
-    return posix_cache_drop(&posix_of(backend)->names, name, resident_fraction, err);
+    return posix_cache_drop(root_of(posix_of(backend), name), name, resident_fraction, err);
 }
 
 const struct backend_ops posix_backend = {

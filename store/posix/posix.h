@@ -111,7 +111,7 @@ void posix_direct_guess(int folder_fd, struct posix_direct *direct);
 
 struct posix_names {
     int root_fd;
-    const char *root; /* for messages */
+    char *root; /* for messages; owned */
     bool durable;
     struct disk_watch *watch; /* or NULL */
 };

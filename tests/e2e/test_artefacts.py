@@ -46,6 +46,7 @@ CHANGED = {
     r"store\\?\.prepare|for the run's new folder in a file system": "store.prepare is new",
     r"store\\?\.record|for the run's folder in a file system": "store.record is new",
     r"io\\?\.fanout|files .*over this many folders|d00000 and so on|0 is one folder": "io.fanout is for every format",
+    r"a path, (paths of|s3://)|paths of several mounts|PREFIX, null:, or": "store is one folder or several",
     r"URL of an S3 server, as": "s3.endpoint is one or several",
     r"HOME/runs; runs whose|folders under HOME/runs\.|^(gone )?are kept\.": "runs whose folder is gone leave the history",
     r"CKPTBENCH.INDEX|where runs (and history\.db )?are kept|local disk for the index": "the history is an index on a local disk",
@@ -54,7 +55,7 @@ CHANGED = {
     r"in_backoff_s|every request under way was in its backoff": "waiting for a store's retries is a state",
 }
 
-CHANGED_OPTIONS = ("s3.checksum", "s3.endpoint", "io.fanout")
+CHANGED_OPTIONS = ("s3.checksum", "s3.endpoint", "io.fanout", "store")
 NEW_OPTIONS = ("keep.replace", "timeout.lease", "on_error", "store.prepare", "store.record")
 
 spec = importlib.util.spec_from_file_location("make_artefacts", DATA / "make_artefacts.py")

@@ -24,6 +24,7 @@ static const struct mode {
     uint32_t keep_last;
     bool keeps;
     uint64_t changes; /* of a process that nothing cuts short; measured */
+    bool has_mounts;  /* the store is spread over two folders */
 } all_modes[] = {
     {"tp=2 folder=overwrite", 0, false, 0},
     {"tp=2 folder=overwrite copies=2 format=raw", 0, false, 0},
@@ -42,6 +43,10 @@ static const struct mode {
     {"tp=2 keep.last=1 save.async=true format=raw", 1, true, 0},
     {"tp=2 keep.last=2 save.async=true save.inflight=2 copies=2", 2, true, 0},
     {"tp=2 keep.last=1 io.files=item", 1, true, 0},
+    {"tp=2 folder=overwrite", 0, false, 0, true},
+    {"tp=2 folder=rotate io.files=2 io.fanout=2", 0, true, 0, true},
+    {"dp=2 keep.last=1 format=safetensors io.files=item", 1, true, 0, true},
+    {"tp=2 folder=rotate save.async=true save.inflight=2 copies=2", 0, true, 0, true},
 };
 #define MODES (sizeof all_modes / sizeof *all_modes)
 
@@ -129,22 +134,33 @@ static uint64_t changes_so_far(void)
     return changes;
 }
 
-static void format_words(const struct mode *mode, const char *store, char words[500])
+/* The store, which a cut hits as a whole. */
+static const char *format_store(const struct mode *mode, const char *faults, char store[300])
 {
-    snprintf(words, 500, "io.engine=psync model=%s/model.yaml state=weights io.direct=false store=%s suffix=s %s",
+    if (mode->has_mounts)
+        snprintf(store, 300, "%s%s/store/a+%s/store/b", faults, folder, folder);
+    else
+        snprintf(store, 300, "%s%s/store", faults, folder);
+    return store;
+}
+
+static void format_words(const struct mode *mode, const char *store, char words[700])
+{
+    snprintf(words, 700, "io.engine=psync model=%s/model.yaml state=weights io.direct=false store=%s suffix=s %s",
              folder, store, mode->words);
 }
 
 /* In a process of its own: saves until the power is cut, or to the end. */
 static void run_saves(const struct mode *mode, uint64_t at, unsigned seed, unsigned first)
 {
-    char store[200], words[500];
+    char store[300], faults[100], words[700];
     struct cb_err err = {0};
     const struct lease_owner owner = {.run = RUN, .run_folder = "", .attempt = 1, .one_machine = true};
     struct folder place = {0};
     struct world world;
     struct words own;
-    snprintf(store, sizeof store, "fault:powercut_at=%llu+seed=%u:%s/store", (unsigned long long)at, seed, folder);
+    snprintf(faults, sizeof faults, "fault:powercut_at=%llu+seed=%u:", (unsigned long long)at, seed);
+    format_store(mode, faults, store);
     format_words(mode, store, words);
     assert_int_equal(words_make(&own, words, &err), 0);
     if (folder_prepare(&place, own.experiment, &owner, 0, &err) != 0) {
@@ -222,12 +238,12 @@ static bool save_in_a_process(const struct mode *mode, uint64_t cut_at, uint64_t
 
 /* --- what is left --- */
 
-static bool has_marker(const char *checkpoint)
+static bool has_marker(const struct mode *mode, const char *checkpoint)
 {
     bool found = false;
     for (size_t i = 0; format_marker_at(i); i++) {
         char path[400];
-        snprintf(path, sizeof path, "store/%s/%s", checkpoint, format_marker_at(i));
+        snprintf(path, sizeof path, "store/%s%s/%s", mode->has_mounts ? "a/" : "", checkpoint, format_marker_at(i));
         found |= exists(path);
     }
     return found;
@@ -253,9 +269,9 @@ static bool is_of_save(const struct world *world, unsigned save)
 /* The number of the save that a checkpoint is of; fails if there is none. */
 static unsigned whole_save(const struct mode *mode, const char *checkpoint, unsigned newest)
 {
-    char store[96], words[500];
+    char store[300], words[700];
     struct world world;
-    snprintf(store, sizeof store, "%s/store", folder);
+    format_store(mode, "", store);
     format_words(mode, store, words);
     world_open(&world, words, store, 0);
     world_pass(&world, OP_LOAD, checkpoint);
@@ -275,7 +291,7 @@ static unsigned check_checkpoints(const struct mode *mode)
                                         "s/iteration-1", "s/iteration-2",  "s/iteration-3"};
     unsigned newest = 0;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        unsigned save = has_marker(names[i]) ? whole_save(mode, names[i], atomic_load(&progress->begun)) : 0;
+        unsigned save = has_marker(mode, names[i]) ? whole_save(mode, names[i], atomic_load(&progress->begun)) : 0;
         newest = save > newest ? save : newest;
     }
     return newest;
@@ -283,10 +299,13 @@ static unsigned check_checkpoints(const struct mode *mode)
 
 static void begin_empty(void)
 {
-    char store[96];
+    static const char *const folders[] = {"store", "store/a", "store/b"};
+    char path[96];
     clear();
-    snprintf(store, sizeof store, "%s/store", folder);
-    assert_int_equal(mkdir(store, 0700), 0);
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, folders[i]);
+        assert_int_equal(mkdir(path, 0700), 0);
+    }
     write_model();
     atomic_store(&progress->begun, 0);
     atomic_store(&progress->done, 0);
