@@ -71,16 +71,6 @@ static const struct store_kind s3_kind = {
     .abort_leftovers = s3_abort_leftovers,
 };
 
-static const struct store_kind posix_kind = {
-    .name = "posix",
-    .scheme = "",
-    .ops = &posix_backend,
-    .is_path = true,
-    .keeps_data = true,
-    .block_option = "io.block",
-    .open = posix_open,
-};
-
 /* The '+' after the first of several folders; NULL if there is one folder. */
 static const char *find_join(const char *paths)
 {
@@ -132,6 +122,16 @@ static const struct store_kind mounts_kind = {
     .block_option = "io.block",
     .open = posix_open,
     .check = mounts_check,
+};
+
+static const struct store_kind posix_kind = {
+    .name = "posix",
+    .scheme = "",
+    .ops = &posix_backend,
+    .is_path = true,
+    .keeps_data = true,
+    .block_option = "io.block",
+    .open = posix_open,
 };
 
 /* Returns the first kind whose scheme matches the URI: the path, which matches everything, is last. */
