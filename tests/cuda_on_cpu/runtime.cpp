@@ -84,8 +84,8 @@ std::recursive_mutex lock;
 namespace
 {
 
-constexpr size_t PAGE = 4096, ARENA_BYTES = size_t(32) << 30, LATE_BYTES = 256 << 20, STACK_BYTES = 128 << 10, MOST_SHARED = 227 << 10,
-                 MOST_STATIC = 48 << 10;
+constexpr size_t PAGE = 4096, ARENA_BYTES = size_t(32) << 30, LATE_BYTES = 256 << 20, STACK_BYTES = 128 << 10,
+                 MOST_SHARED = 227 << 10, MOST_STATIC = 48 << 10;
 constexpr unsigned WARP = 32, MOST_THREADS = 1024, MOST_TOLD = 20;
 
 uint64_t setting(const char *name, uint64_t otherwise)
@@ -260,8 +260,7 @@ opened::~opened()
 bool is_device_memory(const void *address, size_t bytes)
 {
     auto at = memory.find(address);
-    return at != memory.blocks.end() &&
-           static_cast<const char *>(address) + bytes <= at->first + at->second.bytes;
+    return at != memory.blocks.end() && static_cast<const char *>(address) + bytes <= at->first + at->second.bytes;
 }
 
 namespace
@@ -662,7 +661,8 @@ void tell(const void *at, const char *kind, const void *address, size_t bytes, c
     else
         snprintf(place, sizeof place, "%p", address);
     violation("%s %zu bytes at %s: %s (addr2line -ife %s 0x%tx)", kind, bytes, place, why,
-              where.dli_fname ? where.dli_fname : "?", static_cast<const char *>(at) - 1 - static_cast<char *>(where.dli_fbase));
+              where.dli_fname ? where.dli_fname : "?",
+              static_cast<const char *>(at) - 1 - static_cast<char *>(where.dli_fbase));
 }
 
 const char *conflict(const word &held, unsigned bytes, access kind, unsigned self, bool shared)
@@ -718,7 +718,8 @@ bool is_constant(const void *address)
         char line[512], rights[8];
         uintptr_t from, to;
         while (maps && fgets(line, sizeof line, maps))
-            if (sscanf(line, "%lx-%lx %7s", &from, &to, rights) == 3 && uintptr_t(address) >= from && uintptr_t(address) < to)
+            if (sscanf(line, "%lx-%lx %7s", &from, &to, rights) == 3 && uintptr_t(address) >= from &&
+                uintptr_t(address) < to)
                 at->second = rights[0] == 'r' && rights[1] == '-' && strchr(line, '/');
         if (maps)
             fclose(maps);
@@ -941,7 +942,8 @@ void copy_rows(const rows &what)
 bool is_right_end(const void *address, size_t span, bool on_device, const char *which)
 {
     if (on_device ? is_device_memory(address, span)
-                  : !(memory.base && memory.has(address)) && !(memory.base && memory.has(static_cast<const char *>(address) + span - 1)))
+                  : !(memory.base && memory.has(address)) &&
+                        !(memory.base && memory.has(static_cast<const char *>(address) + span - 1)))
         return true;
     fprintf(stderr, "cuda_on_cpu: a copy %s %zu bytes at %p, which are not %s memory\n", which, span, address,
             on_device ? "one piece of the device's" : "the host's");
@@ -1023,7 +1025,8 @@ void submit(const char *name, dim3 grid, dim3 block, size_t shared, cudaStream_t
         return;
     }
     std::shared_ptr<call> kept = std::move(what);
-    (void)queue(stream, [name, grid, block, shared, kept] { return run_kernel(name, grid, block, shared, kept.get()), true; });
+    (void)queue(stream,
+                [name, grid, block, shared, kept] { return run_kernel(name, grid, block, shared, kept.get()), true; });
 }
 
 namespace
@@ -1035,7 +1038,9 @@ struct last_words {
     {
         size_t alive = size_t(std::count_if(streams.begin(), streams.end(), [](auto *one) { return !one->dead; }));
         if (memory.blocks.size() + pinned.size() + events.size() + alive)
-            fprintf(stderr, "cuda_on_cpu: left behind: %zu pieces of device memory, %zu of pinned memory, %zu events, %zu streams\n",
+            fprintf(stderr,
+                    "cuda_on_cpu: left behind: %zu pieces of device memory, %zu of pinned memory, %zu events, %zu "
+                    "streams\n",
                     memory.blocks.size(), pinned.size(), events.size(), alive);
         if (told) {
             fprintf(stderr, "cuda_on_cpu: %u violations\n", told);
@@ -1053,7 +1058,7 @@ using namespace cuda_on_cpu;
 #define ENTER                                                                                                          \
     std::lock_guard<std::recursive_mutex> guard(lock);                                                                 \
     if (begin() != cudaSuccess)                                                                                        \
-        return last_error
+    return last_error
 
 extern "C" {
 
@@ -1237,8 +1242,8 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
     ENTER;
     if (to_pitch < width || from_pitch < width || to_pitch > INT32_MAX || from_pitch > INT32_MAX)
         return fail(cudaErrorInvalidPitchValue);
-    return queue_copy({static_cast<char *>(to), static_cast<const char *>(from), to_pitch, from_pitch, width, height}, kind,
-                      stream);
+    return queue_copy({static_cast<char *>(to), static_cast<const char *>(from), to_pitch, from_pitch, width, height},
+                      kind, stream);
 }
 
 cudaError_t cudaMemsetAsync(void *place, int value, size_t bytes, cudaStream_t stream)
@@ -1372,21 +1377,11 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t first, cudaEve
 /* --- what a compiler calls for every access of what it compiles with -fsanitize=thread --- */
 
 #define AT __builtin_return_address(0)
-void __tsan_init(void)
-{
-}
-void __tsan_func_entry(void *)
-{
-}
-void __tsan_func_exit(void)
-{
-}
-void __tsan_vptr_update(void **, void *)
-{
-}
-void __tsan_vptr_read(void **)
-{
-}
+void __tsan_init(void) {}
+void __tsan_func_entry(void *) {}
+void __tsan_func_exit(void) {}
+void __tsan_vptr_update(void **, void *) {}
+void __tsan_vptr_read(void **) {}
 void __tsan_read_range(void *address, size_t bytes)
 {
     touch(address, bytes, READ, AT);
