@@ -40,7 +40,7 @@ THIRD_PARTY = {  # header pattern -> where it may appear
     r"mpi\.h": r"comm/comm_(mpi|measure)\.c|tests/tools/plain_ping_pong\.c",
     r"pmix\.h": r"comm/comm_fence\.c",
     r"zlib\.h": r"suite/",
-    r"cuda.*|nccl.*|cublas.*": r"cuda/|tests/bench/plain_cuda.cu",
+    r"cuda.*|nccl.*|cublas.*": r"cuda/|tests/cuda_on_cpu/|tests/bench/plain_cuda.cu",
     r"cmocka\.h": r"tests/",
 }
 SCHEMES = re.compile(r'"(?:[^"\\\n]|\\.)*?(?<!\w)(?:s3://|fault:|null:)')  # of stores: run/options.def has them for its readers
