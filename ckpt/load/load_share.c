@@ -15,6 +15,8 @@
 /* The key of a group, in addition to the coordinates that all of its ranks share. Every rank has the groups in this
  * order. */
 struct signature {
+    uint32_t
+        list; /* of a layout from parts: where its list of ranks begins, + 1; the members below are not used then */
     uint32_t classes, tp_first, tp_count;
     unsigned roles; /* the ranks replicate over these */
     bool expert;
@@ -36,6 +38,7 @@ struct sharer {
     uint32_t holder, coordinate[AXIS_ROLES];
     uint32_t next_piece;
     uint32_t last_tensor, repetition; /* of one tensor's locals: the parts of a fused tensor */
+    uint8_t *list_codes;              /* of a layout from parts: the code of the list that begins there */
     struct load_share *share;
     struct signature *signatures; /* one per group */
     struct region_order *order;   /* one per region */
@@ -53,6 +56,8 @@ static void no_memory(struct sharer *self)
 
 static int compare_signatures(const struct signature *a, const struct signature *b)
 {
+    if (a->list != b->list)
+        return a->list < b->list ? -1 : 1;
     if (a->classes != b->classes)
         return a->classes < b->classes ? -1 : 1;
     if (a->tp_first != b->tp_first)
@@ -83,6 +88,13 @@ static uint32_t code_of(const struct sharer *self, const struct signature *signa
 static void list_members(struct sharer *self, const struct signature *signature, struct share_group *group)
 {
     const struct mesh *mesh = &self->layout->mesh;
+    for (uint32_t i = 0; signature->list && i < group->replicas; i++) {
+        group->members[i] = self->layout->holders[signature->list - 1 + i];
+        if (group->members[i] == self->holder)
+            group->mine = i;
+    }
+    if (signature->list)
+        return;
     uint32_t data = mesh_extent(mesh, signature->roles), next = 0;
     uint32_t coordinate[AXIS_ROLES];
     memcpy(coordinate, self->coordinate, sizeof coordinate);
@@ -99,7 +111,7 @@ static void list_members(struct sharer *self, const struct signature *signature,
 }
 
 /* The group of this signature; created at its first use. */
-static uint32_t find_group(struct sharer *self, const struct signature *signature)
+static uint32_t find_group(struct sharer *self, const struct signature *signature, uint32_t members)
 {
     struct load_share *share = self->share;
     for (uint32_t i = 0; i < share->group_count; i++) {
@@ -112,7 +124,6 @@ static uint32_t find_group(struct sharer *self, const struct signature *signatur
         self->code = alloc_grow(&self->signatures, share->group_count, sizeof *self->signatures, self->err);
     if (self->code)
         return 0;
-    uint32_t members = signature->tp_count * mesh_extent(&self->layout->mesh, signature->roles);
     struct share_group *group = &share->groups[share->group_count];
     *group = (struct share_group){.classes = signature->classes, .replicas = members / signature->classes};
     group->members = malloc(members * sizeof *group->members);
@@ -120,7 +131,7 @@ static uint32_t find_group(struct sharer *self, const struct signature *signatur
         no_memory(self);
         return 0;
     }
-    group->code = code_of(self, signature);
+    group->code = signature->list ? self->list_codes[signature->list - 1] : code_of(self, signature);
     assert(group->code < SHARE_CODES);
     self->signatures[share->group_count] = *signature;
     list_members(self, signature, group);
@@ -275,15 +286,74 @@ static void share_region(struct sharer *self, const struct cut *cut, const struc
         signature.tp_count = cut->local->tp_count;
     }
     uint64_t rows = region.extent.dims ? region.extent.size[region_row_dim(&region.extent)] : 1;
-    bool is_alone = signature.tp_count * mesh_extent(&self->layout->mesh, signature.roles) == 1;
-    if (self->code || is_alone || region_elements(extent) == 0 ||
+    uint32_t members = signature.tp_count * mesh_extent(&self->layout->mesh, signature.roles);
+    if (self->code || members == 1 || region_elements(extent) == 0 ||
         region_elements(&region.extent) / rows * dtype_bytes(wanted->dtype) > ROW_MAX_BYTES) {
         free(region.spans);
         add_alone(self, piece);
         return;
     }
-    region.group = find_group(self, &signature);
+    region.group = find_group(self, &signature, members);
     add_region(self, &region);
+}
+
+/* --- layouts from parts --- */
+
+/* A code for each list of ranks, such that no rank is in two lists of the same code. A list gets CODE_NONE if its ranks are
+ * in too many. All ranks compute the same codes. */
+#define CODE_NONE SHARE_CODES
+static void number_lists(struct sharer *self)
+{
+    const struct layout *layout = self->layout;
+    struct taken {
+        bool codes[SHARE_CODES];
+    } *ranks = calloc(layout->mesh.world_size, sizeof *ranks);
+    bool *numbered = calloc(layout->holder_count + 1, sizeof *numbered);
+    self->list_codes = calloc(layout->holder_count + 1, sizeof *self->list_codes);
+    if (!ranks || !numbered || !self->list_codes)
+        no_memory(self);
+    for (size_t i = 0; i < layout->box_count && !self->code; i++) {
+        const struct box *box = &layout->boxes[i];
+        const uint32_t *list = &layout->holders[box->first_holder];
+        uint8_t code = 0;
+        if (numbered[box->first_holder] || box->holder_count == 1)
+            continue;
+        for (uint32_t k = 0; k < box->holder_count && code < CODE_NONE;) { /* from the start after each collision */
+            bool is_taken = ranks[list[k]].codes[code];
+            code += is_taken;
+            k = is_taken ? 0 : k + 1;
+        }
+        for (uint32_t k = 0; k < box->holder_count && code < CODE_NONE; k++)
+            ranks[list[k]].codes[code] = true;
+        numbered[box->first_holder] = true;
+        self->list_codes[box->first_holder] = code;
+    }
+    free(ranks);
+    free(numbered);
+}
+
+/* The boxes of this rank are its pieces, in the same order. */
+static void share_boxes(struct sharer *self, size_t piece_count)
+{
+    const struct layout *layout = self->layout;
+    number_lists(self);
+    for (size_t i = 0; i < layout->box_count && self->next_piece < piece_count && !self->code; i++) {
+        const struct box *box = &layout->boxes[i];
+        const struct piece *piece = &self->pieces[self->next_piece];
+        if (box->tensor != piece->tensor || !region_equal(&box->region, &piece->region))
+            continue;
+        struct share_region region = {.tensor = box->tensor, .piece = self->next_piece++, .extent = box->region};
+        struct signature signature = {.list = box->first_holder + 1, .classes = 1};
+        uint64_t rows = box->region.dims ? box->region.size[region_row_dim(&box->region)] : 1;
+        uint64_t row_bytes =
+            region_elements(&box->region) / rows * dtype_bytes(layout_tensor(layout, box->tensor)->dtype);
+        if (box->holder_count == 1 || self->list_codes[box->first_holder] == CODE_NONE || row_bytes > ROW_MAX_BYTES) {
+            add_alone(self, region.piece);
+            continue;
+        }
+        region.group = find_group(self, &signature, box->holder_count);
+        add_region(self, &region);
+    }
 }
 
 static void share_local(void *context, const struct cell *cell, const struct local *local, enum state_kind kind,
@@ -356,7 +426,10 @@ int load_share_compute(const struct layout *layout, uint32_t holder, const struc
         no_memory(&self);
     if (!self.code && holder < layout_world_size(layout)) {
         mesh_coordinates(&layout->mesh, holder, self.coordinate);
-        layout_each_local(layout, self.coordinate, share_local, &self);
+        if (layout->boxes)
+            share_boxes(&self, piece_count);
+        else
+            layout_each_local(layout, self.coordinate, share_local, &self);
         while (!self.code && self.next_piece < piece_count) /* own rows: no other rank has them */
             add_alone(&self, self.next_piece++);
     }
@@ -366,6 +439,7 @@ int load_share_compute(const struct layout *layout, uint32_t holder, const struc
         self.code = load_share_make_blocks(self.share, layout, options, err);
     free(self.signatures);
     free(self.order);
+    free(self.list_codes);
     if (self.code)
         load_share_free(self.share);
     else

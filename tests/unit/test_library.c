@@ -142,6 +142,67 @@ static void replicas_are_written_once_and_loads_may_have_another_layout(void **s
     }
 }
 
+static void add_count(struct counts *counts, uint64_t bytes)
+{
+    pthread_mutex_lock(&counts->lock);
+    counts->bytes += bytes;
+    counts->most = bytes > counts->most ? bytes : counts->most;
+    pthread_mutex_unlock(&counts->lock);
+}
+
+/* Ranks 0 and 1 want one half of the rows, ranks 2 and 3 the other; all of them want bias and step. Rank 0 has a value. */
+static void load_halves(ckptbench *handle, uint32_t rank, uint32_t ranks, void *context)
+{
+    struct grid_state *grid = calloc(1, sizeof *grid);
+    struct ckptbench_result result = {.struct_bytes = sizeof result};
+    struct ckptbench_error error = {0};
+    const void *bytes = NULL;
+    uint64_t length = 0, first = rank / 2 * ROWS / 2;
+    char where[160];
+    assert_int_equal(ranks, 4);
+    describe_nothing(&grid->described);
+    add_tensor(&grid->described, "bias", "float32", 1, (uint64_t[]){1000});
+    add_region(&grid->described, grid->bias, NULL, NULL);
+    add_tensor(&grid->described, "matrix", "float32", 2, (uint64_t[]){ROWS, COLUMNS});
+    add_region(&grid->described, grid->matrix, (uint64_t[]){first, 0}, (uint64_t[]){ROWS / 2, COLUMNS});
+    add_tensor(&grid->described, "step", "int64", 0, NULL);
+    add_region(&grid->described, &grid->step, NULL, NULL);
+    if (rank == 2)
+        add_value(&grid->described, "note", NULL, 0);
+    snprintf(where, sizeof where, "%s/deep/step-2", folder);
+    int code = ckptbench_load(handle, where, &grid->described.state, &result, &error);
+    if (code)
+        print_error("rank %u: %s\n", rank, error.text);
+    assert_int_equal(code, 0);
+    for (uint64_t i = 0; i < ROWS / 2 * COLUMNS; i++)
+        assert_true(grid->matrix[i] == element(first + i / COLUMNS, i % COLUMNS, 2));
+    for (uint64_t i = 0; i < 1000; i++)
+        assert_true(grid->bias[i] == (float)(i + 2));
+    assert_int_equal(grid->step, 2);
+    assert_int_equal(ckptbench_loaded_value(handle, 0, &bytes, &length, NULL), rank == 2 ? 0 : CKPTBENCH_USAGE);
+    assert_int_equal(length, rank == 2 ? strlen(VALUE) : 0);
+    add_count(context, result.moved_bytes);
+    free(grid);
+}
+
+static void ranks_that_need_the_same_read_it_once_and_exchange_it(void **state)
+{
+    (void)state;
+    const char *const modes[][3] = {{"io.direct=false", "load.exchange=off"},
+                                    {"io.direct=false", "load.exchange=broadcast"},
+                                    {"io.direct=false", "load.exchange=split"}};
+    struct counts saved = {.lock = PTHREAD_MUTEX_INITIALIZER}, read[3];
+    clear();
+    run_ranks(2, NULL, save_grid, &saved);
+    for (size_t i = 0; i < 3; i++) {
+        read[i] = (struct counts){.lock = PTHREAD_MUTEX_INITIALIZER};
+        run_ranks(4, modes[i], load_halves, &read[i]);
+    }
+    /* Each byte of the matrix is wanted twice, the others four times; headers and gaps are read, too. */
+    assert_true(2 * read[1].bytes < read[0].bytes && 3 * read[2].bytes < 2 * read[0].bytes);
+    assert_true(read[2].most < read[1].most); /* split: each rank reads its share */
+}
+
 /* --- refusals --- */
 
 struct refusal {
@@ -553,6 +614,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(replicas_are_written_once_and_loads_may_have_another_layout),
+        cmocka_unit_test(ranks_that_need_the_same_read_it_once_and_exchange_it),
         cmocka_unit_test(contradictions_are_named_and_nothing_is_saved),
         cmocka_unit_test(ranks_that_call_differently_are_refused),
         cmocka_unit_test(a_value_that_differs_on_one_rank_is_noticed_with_a_kept_plan),
