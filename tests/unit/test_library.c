@@ -1,6 +1,8 @@
 /* libckptbench through its header: ranks are threads that meet over TCP and share a folder. */
 #include "library_ranks.h"
 
+#include <sys/wait.h>
+
 #define ROWS 40
 #define COLUMNS 24
 #define VALUE "any bytes"
@@ -482,6 +484,37 @@ static void close_without_waiting(void **state)
     free(grid);
 }
 
+/* --- ranks that die --- */
+
+static void a_rank_that_dies_is_named_and_the_others_can_close(void **state)
+{
+    (void)state;
+    struct ckptbench_open_options options = {.struct_bytes = sizeof options, .rank_count = 2};
+    struct grid_state *grid = calloc(1, sizeof *grid);
+    struct ckptbench_error error = {0};
+    char meeting[CKPTBENCH_MEETING_BYTES];
+    ckptbench *handle = NULL;
+    clear();
+    assert_int_equal(ckptbench_listen("127.0.0.1", &options.listener, meeting, &error), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        struct ckptbench_open_options other = {
+            .struct_bytes = sizeof other, .rank = 1, .rank_count = 2, .meeting = meeting};
+        _exit(ckptbench_open(&other, &handle, NULL) ? 1 : 0); /* and dies, without a word */
+    }
+    assert_int_equal(ckptbench_open(&options, &handle, &error), 0);
+    int status;
+    assert_true(waitpid(child, &status, 0) == child && status == 0);
+    describe_grid(grid, 0, 2, 1);
+    int code = ckptbench_save(handle, place("half"), &grid->described.state, NULL, &error);
+    assert_int_equal(code, CKPTBENCH_ABORTED);
+    assert_non_null(strstr(error.text, "rank 1 is gone"));
+    assert_true(ckptbench_save(handle, path, &grid->described.state, NULL, &error) != 0);
+    assert_false(exists("half"));
+    assert_int_equal(ckptbench_close(handle, &error), 0);
+    free(grid);
+}
+
 /* --- the rest --- */
 
 static void list_contents(ckptbench *handle, uint32_t rank, uint32_t ranks, void *context)
@@ -621,6 +654,7 @@ int main(void)
         cmocka_unit_test(a_state_may_change_while_it_is_saved_behind),
         cmocka_unit_test(a_failure_behind_is_returned_once),
         cmocka_unit_test(close_without_waiting),
+        cmocka_unit_test(a_rank_that_dies_is_named_and_the_others_can_close),
         cmocka_unit_test(a_checkpoint_can_be_listed),
         cmocka_unit_test(a_load_names_what_the_checkpoint_lacks),
         cmocka_unit_test(a_save_replaces_a_checkpoint_only_if_told),
