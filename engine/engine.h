@@ -77,6 +77,10 @@ struct engine_setup {
     /* Fails if the run no longer owns the folder of its checkpoints. Rank 0 calls it before removing an older
      * checkpoint and before committing a new one, on the thread that saves. NULL: no other run can own the folder. */
     int (*check_owner)(void *folder, struct cb_err *err);
+    /* For callers that own no folder yet: rank 0 calls `enter` on the thread that saves, before it changes the folder of
+     * checkpoint `path`, and `leave` when a save that has entered has ended. NULL: nothing to do. */
+    int (*enter)(void *folder, const char *path, struct cb_err *err);
+    void (*leave)(void *folder);
     void *folder;
     /* For the thread of asynchronous saves only; NULL without asynchronous saves. */
     struct comm *async_comm;

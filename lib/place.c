@@ -7,6 +7,7 @@
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/path.h"
+#include "lib/claims.h"
 #include "setup/engine_config.h"
 #include "setup/open_store.h"
 #include "store/kind.h"
@@ -19,6 +20,7 @@ struct place {
     bool writes;
     struct experiment *experiment; /* the engine borrows its texts */
     struct store *store, *async_store;
+    struct claims *claims; /* of rank 0 */
     struct engine *engine;
 };
 
@@ -79,6 +81,10 @@ static int make_engine(struct place *self, const struct place_setup *setup, stru
         .async_comm = setup->async_comm,
         .async_store = self->async_store,
         .device = setup->device,
+        .check_owner = claims_check,
+        .enter = claims_enter,
+        .leave = claims_leave,
+        .folder = self->claims,
         .keep_value = setup->keep_value,
         .values = setup->context,
     };
@@ -94,6 +100,8 @@ static int open_stores(struct place *self, const struct place_setup *setup, cons
     int rc = place_open_store(self->experiment, name, self->writes, rank, &self->store, err);
     if (!rc && setup->async_comm)
         rc = place_open_store(self->experiment, name, self->writes, rank, &self->async_store, err);
+    if (!rc && rank == 0)
+        rc = claims_new(self->experiment, comm_local_size(setup->comm) == comm_size(setup->comm), &self->claims, err);
     return rc ? rc : make_engine(self, setup, err);
 }
 
@@ -137,6 +145,7 @@ bool place_close(struct place *self)
     if (!engine_stop(self->engine))
         return false;
     engine_free(self->engine);
+    claims_free(self->claims);
     store_free(self->async_store);
     store_free(self->store);
     experiment_free(self->experiment);

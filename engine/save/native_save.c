@@ -284,7 +284,7 @@ static int agree_on_plan(struct native_operation *operation, int code, struct cb
 }
 
 /* A failure on any rank ends the save before the marker is written. */
-int native_persist(struct native_operation *operation, struct native_job *job, int code, struct cb_err *err)
+static int persist(struct native_operation *operation, struct native_job *job, int code, struct cb_err *err)
 {
     struct native_engine *engine = operation->engine;
     struct native_save *save = engine->save;
@@ -310,4 +310,17 @@ int native_persist(struct native_operation *operation, struct native_job *job, i
         rc = publish_marker(operation, err);
     timeline_enter(&operation->timeline, STATE_WAIT);
     return native_agree(operation, rc, 0, &agreement, err);
+}
+
+int native_persist(struct native_operation *operation, struct native_job *job, int code, struct cb_err *err)
+{
+    const struct native_engine *engine = operation->engine;
+    bool enters = !code && engine->rank == 0 && engine->setup.enter;
+    if (enters)
+        timeline_enter(&operation->timeline, STATE_OTHER);
+    int entered = enters ? engine->setup.enter(engine->setup.folder, operation->path, err) : code;
+    int rc = persist(operation, job, entered, err);
+    if (enters && !entered)
+        engine->setup.leave(engine->setup.folder);
+    return rc;
 }

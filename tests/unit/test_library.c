@@ -3,6 +3,8 @@
 
 #include <sys/wait.h>
 
+#include "lib/claims.h"
+
 #define ROWS 40
 #define COLUMNS 24
 #define VALUE "any bytes"
@@ -515,6 +517,91 @@ static void a_rank_that_dies_is_named_and_the_others_can_close(void **state)
     free(grid);
 }
 
+/* --- other programs --- */
+
+static ckptbench *open_alone(struct described_state *described, float *matrix)
+{
+    struct ckptbench_open_options options = {.struct_bytes = sizeof options, .rank_count = 1};
+    ckptbench *handle = NULL;
+    describe_nothing(described);
+    add_tensor(described, "matrix", "float32", 2, (uint64_t[]){8, 8});
+    add_region(described, matrix, NULL, NULL);
+    assert_int_equal(ckptbench_open(&options, &handle, NULL), 0);
+    return handle;
+}
+
+static struct claims *open_other(void)
+{
+    struct experiment *experiment;
+    struct claims *other;
+    assert_int_equal(experiment_new(&experiment, NULL), 0);
+    assert_int_equal(experiment_set(experiment, "store", folder, "test", NULL), 0);
+    assert_int_equal(claims_new(experiment, true, &other, NULL), 0);
+    experiment_free(experiment);
+    return other;
+}
+
+static bool leaves_claims(void)
+{
+    return exists(".ckptbench-saving-step") || exists("step/.ckptbench-run");
+}
+
+static void a_path_that_another_program_is_saving_to_is_refused(void **state)
+{
+    (void)state;
+    struct described_state described;
+    struct ckptbench_error error = {0};
+    float matrix[64] = {0};
+    clear();
+    ckptbench *handle = open_alone(&described, matrix);
+    struct claims *other = open_other();
+    assert_int_equal(claims_enter(other, "step", NULL), 0);
+    assert_int_equal(ckptbench_save(handle, place("step"), &described.state, NULL, &error), CKPTBENCH_EXISTS);
+    assert_non_null(strstr(error.text, "step is being saved by another program"));
+    assert_false(exists("step"));
+    assert_int_equal(ckptbench_save(handle, place("other"), &described.state, NULL, &error), 0);
+    claims_leave(other);
+    assert_int_equal(ckptbench_save(handle, place("step"), &described.state, NULL, &error), 0);
+    assert_false(leaves_claims());
+    claims_free(other);
+    assert_int_equal(ckptbench_close(handle, NULL), 0);
+}
+
+static void the_claim_of_a_program_that_died_is_taken_over(void **state)
+{
+    (void)state;
+    struct described_state described;
+    struct ckptbench_error error = {0};
+    float matrix[64] = {0};
+    int status;
+    clear();
+    pid_t child = fork();
+    if (child == 0)
+        _exit(claims_enter(open_other(), "step", NULL) ? 1 : 0);
+    assert_true(waitpid(child, &status, 0) == child && status == 0);
+    assert_true(leaves_claims());
+    ckptbench *handle = open_alone(&described, matrix);
+    assert_int_equal(ckptbench_save(handle, place("step"), &described.state, NULL, &error), 0);
+    assert_false(leaves_claims());
+    assert_int_equal(ckptbench_close(handle, NULL), 0);
+}
+
+static void the_folder_of_a_run_is_refused(void **state)
+{
+    (void)state;
+    struct described_state described;
+    struct ckptbench_error error = {0};
+    float matrix[64] = {0};
+    clear();
+    ckptbench *handle = open_alone(&described, matrix);
+    FILE *claim = fopen(place(".ckptbench-run"), "w");
+    assert_true(claim && fputs("20261121-k3f9\ntemporary\n", claim) >= 0 && fclose(claim) == 0);
+    assert_int_equal(ckptbench_save(handle, place("step"), &described.state, NULL, &error), CKPTBENCH_EXISTS);
+    assert_non_null(strstr(error.text, "run 20261121-k3f9"));
+    assert_false(exists("step") || leaves_claims());
+    assert_int_equal(ckptbench_close(handle, NULL), 0);
+}
+
 /* --- the rest --- */
 
 static void list_contents(ckptbench *handle, uint32_t rank, uint32_t ranks, void *context)
@@ -655,6 +742,9 @@ int main(void)
         cmocka_unit_test(a_failure_behind_is_returned_once),
         cmocka_unit_test(close_without_waiting),
         cmocka_unit_test(a_rank_that_dies_is_named_and_the_others_can_close),
+        cmocka_unit_test(a_path_that_another_program_is_saving_to_is_refused),
+        cmocka_unit_test(the_claim_of_a_program_that_died_is_taken_over),
+        cmocka_unit_test(the_folder_of_a_run_is_refused),
         cmocka_unit_test(a_checkpoint_can_be_listed),
         cmocka_unit_test(a_load_names_what_the_checkpoint_lacks),
         cmocka_unit_test(a_save_replaces_a_checkpoint_only_if_told),
