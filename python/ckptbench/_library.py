@@ -26,7 +26,8 @@ class _CError(ctypes.Structure):
 class _OpenOptions(ctypes.Structure):
     _fields_ = [("struct_bytes", ctypes.c_size_t), ("rank", ctypes.c_uint32), ("rank_count", ctypes.c_uint32),
                 ("listener", ctypes.c_void_p), ("meeting", ctypes.c_char_p),
-                ("words", ctypes.POINTER(ctypes.c_char_p)), ("word_count", ctypes.c_size_t)]
+                ("words", ctypes.POINTER(ctypes.c_char_p)), ("word_count", ctypes.c_size_t),
+                ("allows_different_values", ctypes.c_uint32)]
 
 
 class _State(ctypes.Structure):
@@ -53,7 +54,7 @@ def _find():
     if given:
         return given
     here = pathlib.Path(__file__).resolve().parent
-    for candidate in (here / "libckptbench.so", here.parents[1] / "build" / "libckptbench.so"):
+    for candidate in (here / "bin" / "libckptbench.so", here.parents[1] / "build" / "libckptbench.so"):
         if candidate.exists():
             return str(candidate)
     return "libckptbench.so"
@@ -137,6 +138,15 @@ class Strings:
         return ctypes.addressof(self.buffer)
 
 
+_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), 127)} | {ord("\\"): "\\\\", ord("'"): "\\'"}
+
+
+def _literal(path):
+    """A path as the library reads it: a Python tuple, other characters than ASCII's controls as they are."""
+    keys = (str(key) if isinstance(key, int) else "'" + key.translate(_ESCAPES) + "'" for key in path)
+    return f"({', '.join(keys)},)"
+
+
 class State:
     """A ckptbench_state. `tensors` are _state.Tensor; `values` name -> bytes, or None in a load; `paths` name -> path."""
 
@@ -148,7 +158,7 @@ class State:
             if dims > DIMS:
                 raise ValueError(f"{tensor.name}: a tensor of {dims} dimensions cannot be saved or loaded")
             empty = padding[DIMS - dims]
-            rows.extend((strings.add(tensor.name), strings.add(repr(tuple(paths.get(tensor.name, (tensor.name,))))),
+            rows.extend((strings.add(tensor.name), strings.add(_literal(paths.get(tensor.name, (tensor.name,)))),
                          dtype_number(tensor.dtype), dims, *tensor.shape, *empty))
             for region in tensor.regions:
                 memory = region.memory
@@ -159,7 +169,7 @@ class State:
         for name, stored in values.items():
             content = ctypes.c_char_p(stored)
             contents.append(content)
-            value_rows.extend((strings.add(name), strings.add(repr(tuple(paths.get(name, (name,))))),
+            value_rows.extend((strings.add(name), strings.add(_literal(paths.get(name, (name,)))),
                                ctypes.cast(content, ctypes.c_void_p).value or 0, len(stored or b"")))
         base = strings.freeze()
         for table, width in ((rows, 4 + DIMS), (value_rows, 4)):

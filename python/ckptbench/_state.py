@@ -38,7 +38,7 @@ def _dtensor_regions(name, tensor):
     if tensor.numel() == 0:  # without elements, but the checkpoint has its name
         return [Region((0,) * tensor.dim(), local)]
     try:
-        held = boxes(tuple(tensor.shape), tuple(mesh.mesh.shape), tuple(coordinate), tuple(tensor.placements))
+        held = boxes(tuple(tensor.shape), tuple(mesh.shape), tuple(coordinate), tuple(tensor.placements))
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
     if len(held) == 1 and tuple(local.shape) == held[0][1]:

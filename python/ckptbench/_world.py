@@ -2,8 +2,8 @@
 
 Ranks find each other through torch's store, once; after that they talk over the library's own TCP connections, so that
 saves in the background neither use nor disturb the process groups of the training."""
-import atexit
 import datetime
+import multiprocessing.util
 import os
 import socket
 import sys
@@ -15,7 +15,7 @@ from . import _library
 
 _handles = {}  # (name of the group, words) -> (group, handle)
 _opened = {}   # name of a group -> how many handles have been opened for it
-_process = os.getpid()
+_process = None  # the one whose end waits for saves
 
 
 def words_of(options):
@@ -80,7 +80,12 @@ def handle(process_group=None, words=(), alone=False):
     if known:  # of a group that was destroyed: its saves must have ended before others use the same name
         del _handles[name, words]
         known[1].close()
+    global _process
+    if _process != os.getpid():  # also a process of multiprocessing, which calls no function of atexit
+        _process = os.getpid()
+        multiprocessing.util.Finalize(None, _close_at_exit, exitpriority=100)
     opened = _open(group, name, words) if group else _library.Handle(words=words)
+    opened.group = name
     _handles[name, words] = group, opened
     return opened
 
@@ -100,10 +105,7 @@ def close():
         raise failures[0]
 
 
-@atexit.register
 def _close_at_exit():
-    if os.getpid() != _process:
-        return
     try:
         close()
     except _library.Error as error:

@@ -27,8 +27,8 @@ class Save:
     total_s, stall_s (the caller waited), plan_s, transfer_s, wait_s (for other ranks), durable_s, bytes, moved_bytes."""
 
     def __init__(self, path, result=None, pending=None, stall_s=0.0):
-        self.path, self._result, self._pending, self._failure = path, result, pending, None
-        self.stall_s = stall_s
+        self.path, self._result, self._pending = path, result, pending
+        self._failure, self._is_told, self.stall_s = None, False, stall_s
 
     def _poll(self, seconds):
         if self._result is None and self._failure is None:
@@ -52,7 +52,11 @@ class Save:
                 break
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"the save to {self.path} has not ended after {timeout} s")
+        return self._outcome()
+
+    def _outcome(self):
         if self._failure:
+            self._is_told = True
             raise self._failure
         return self._result
 
@@ -60,6 +64,21 @@ class Save:
     def times(self):
         """The times of a save that has ended; of one in progress stall_s alone."""
         return self._result if self._poll(0.0) and self._result else _library.Result(stall_s=self.stall_s)
+
+
+_last = {}  # name of a group -> (handle, Save): its last asynchronous save
+
+
+def _settle(handle):
+    """Raises a failure of the group's last asynchronous save that done() has seen and result() has not raised. The library
+    waits for a save of this handle; for one of another handle, which has other options, this waits.
+
+    Part of describing a state, so that all ranks fail if one does."""
+    other, last = _last.get(handle.group, (handle, None))
+    if other is not handle:
+        last._poll(-1.0)
+    if last and last._failure and not last._is_told:
+        last._outcome()
 
 
 def _modules(value):
@@ -139,6 +158,7 @@ def save(path, state, async_checkpoint=False, *, process_group=None, flatten_opt
     started = time.monotonic()
 
     def describe():
+        _settle(handle)
         flat, paths = _state.flatten(_plain(state, lambda key: flatten_optimizer))
         tensors, values = _state.split(flat)
         values = {name: _state.to_bytes(value) for name, value in values.items()}
@@ -148,7 +168,9 @@ def save(path, state, async_checkpoint=False, *, process_group=None, flatten_opt
         if not async_checkpoint:
             return Save(str(path), handle.save(str(path), described))
         pending = handle.save_async(str(path), described)
-        return Save(str(path), pending=pending, stall_s=time.monotonic() - started)
+        last = Save(str(path), pending=pending, stall_s=time.monotonic() - started)
+        _last[handle.group] = handle, last
+        return last
     return _library.together(describe, start)
 
 
@@ -170,6 +192,7 @@ def load(path, state, broadcast_checkpoint=False, *, process_group=None, strict=
     has_optimizer = any(isinstance(value, torch.optim.Optimizer) for value in state.values())
 
     def describe():
+        _settle(handle)
         stored = {} if strict and not has_optimizer else handle.inspect(path)
         target.is_flat = lambda key: f"{key}.param_groups.0.params" not in stored
         target.plain = _plain(state, target.is_flat)

@@ -134,3 +134,40 @@ def test_torch_dcp_through_the_connector_is_an_engine_beside_ours(bed):
     assert document["outcome"] == "pass" and document["metrics"]["save.io_s"]["median"] > 0
     place.run("engine=torch-dcp ops=save suffix=engine ranks=2 tp=2", store=place.bucket)
     assert place.run("ops=load suffix=engine ranks=2 tp=2 verify=full", store=place.bucket)["verified"] == {"iterations": 1, "of": 1}
+
+
+PACKAGE_IN_A_BUCKET = """
+import sys
+import torch
+import torch.distributed.checkpoint as dcp
+from s3torchconnector import S3ClientConfig
+from s3torchconnector.dcp import S3StorageReader, S3StorageWriter
+import ckptbench.checkpoint as checkpoint
+
+endpoint, bucket = sys.argv[1:]
+config = S3ClientConfig(force_path_style=True)
+options = {"s3_endpoint": endpoint, "s3_path_style": True}
+def state(value):
+    return {"model": {"w": torch.full((300, 70), value), "b": torch.full((5,), value, dtype=torch.bfloat16)}, "step": value}
+def same(loaded):
+    assert torch.equal(loaded["model"]["w"], state(2.5)["model"]["w"]) and torch.equal(loaded["model"]["b"], state(2.5)["model"]["b"])
+    assert loaded["step"] == 2.5, loaded
+    return state(0.0)
+
+loaded = state(0.0)
+checkpoint.save(f"{bucket}/ours", state(2.5), async_checkpoint=True, **options).result()
+dcp.load(loaded, storage_reader=S3StorageReader("us-east-1", f"{bucket}/ours", s3client_config=config), no_dist=True)
+loaded = same(loaded)
+dcp.save(state(2.5), storage_writer=S3StorageWriter("us-east-1", f"{bucket}/connector", s3client_config=config), no_dist=True)
+checkpoint.load(f"{bucket}/connector", loaded, **options)
+loaded = same(loaded)
+dcp.save(state(2.5), storage_writer=checkpoint.Writer(f"{bucket}/writer", **options), no_dist=True)
+dcp.load(loaded, storage_reader=checkpoint.Reader(f"{bucket}/writer", **options), no_dist=True)
+same(loaded)
+"""
+
+
+def test_the_python_package_saves_to_a_bucket_and_loads_from_it(endpoint):
+    result = call(sys.executable, "-c", PACKAGE_IN_A_BUCKET, endpoint, "s3://interop/package", CKPTBENCH_LIBRARY=str(BUILD / "libckptbench.so"),
+                  PYTHONPATH=str(Path(__file__).resolve().parents[2] / "python"))
+    assert result.returncode == 0, result.stderr

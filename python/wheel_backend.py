@@ -1,0 +1,87 @@
+"""The PEP 517 backend of the package: runs make, and zips what came of it.
+
+The wheel carries the library, the programs, and the shared libraries that they need, apart from those that every glibc
+system has. It depends on no version of Python, since the package reaches the library through ctypes."""
+import base64
+import hashlib
+import os
+import pathlib
+import re
+import subprocess
+import sysconfig
+import zipfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent
+BUILD = pathlib.Path(os.environ.get("CKPTBENCH_BUILD", ROOT / "build")).resolve()
+# Of every glibc system, and those that must be the system's own.
+NOT_CARRIED = re.compile(r"(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|gcc_s|stdc\+\+))\.so\.\d+")
+
+
+def _version():
+    return re.search(r"^VERSION\s*:=\s*(\S+)", (ROOT / "Makefile").read_text(), re.M).group(1)
+
+
+def _metadata():
+    return f"""Metadata-Version: 2.1
+Name: ckptbench
+Version: {_version()}
+Summary: Saves and loads checkpoints of PyTorch trainings at the speed of the storage, and measures checkpoints
+Requires-Python: >=3.10
+"""
+
+
+def _tag():
+    return f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+
+
+def _shared_libraries(programs):
+    """path by file name of the libraries that the programs need and the wheel carries."""
+    found = {}
+    for program in programs:
+        listing = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+        if missing := re.findall(r"^\s*(\S+) => not found", listing, re.M):
+            raise RuntimeError(f"{program} needs {', '.join(missing)}, which this machine lacks")
+        for name, path in re.findall(r"^\s*(\S+) => (\S+) \(", listing, re.M):
+            if not NOT_CARRIED.fullmatch(name):
+                found[name] = pathlib.Path(path)
+    return found
+
+
+def _build():
+    """Runs make. File in the wheel -> path."""
+    subprocess.run(["make", "-s", f"-j{os.cpu_count()}", "-C", ROOT, f"BUILD={BUILD}", "wheel-programs"], check=True)
+    programs = sorted(path for path in (BUILD / "wheel").iterdir() if path.is_file())
+    files = {f"ckptbench/{path.name}": path for path in sorted((HERE / "ckptbench").glob("*.py"))}
+    files |= {f"ckptbench/bin/{path.name}": path for path in programs}
+    carried = [path for path in programs if path.name != "ckptbench-worker"]  # its MPI is the cluster's
+    files |= {f"ckptbench/bin/libs/{name}": path for name, path in _shared_libraries(carried).items()}
+    return files
+
+
+def _info():
+    return f"ckptbench-{_version()}.dist-info"
+
+
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    contents = {name: path.read_bytes() for name, path in _build().items()}
+    contents[f"{_info()}/METADATA"] = _metadata().encode()
+    contents[f"{_info()}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: ckptbench\nRoot-Is-Purelib: false\nTag: {_tag()}\n".encode()
+    contents[f"{_info()}/entry_points.txt"] = b"[console_scripts]\nckptbench = ckptbench._program:main\n"
+
+    def digest(content):
+        return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+    record = "".join(f"{name},sha256={digest(content)},{len(content)}\n" for name, content in contents.items())
+    contents[f"{_info()}/RECORD"] = f"{record}{_info()}/RECORD,,\n".encode()
+    wheel = f"ckptbench-{_version()}-{_tag()}.whl"
+    with zipfile.ZipFile(os.path.join(wheel_directory, wheel), "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in contents.items():
+            entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = (0o100755 if name.startswith("ckptbench/bin/") else 0o100644) << 16
+            archive.writestr(entry, content)
+    return wheel
+
+
+def build_sdist(sdist_directory, config_settings=None):
+    raise NotImplementedError("the package is built from a clone of ckptbench; there is no source distribution")
