@@ -24,7 +24,7 @@ sys.path[:0] = [HERE, os.path.join(HERE, "..", "..", "python")]
 import torch_states  # noqa: E402
 
 LAYOUTS = ["replicated", "fsdp", "tp", "hybrid", "fsdp-tp", "strided", "runs"]
-CASES = {}
+CASES = {}  # name -> function of Ranks, which returns None or what went wrong
 
 
 class Ranks:
@@ -100,22 +100,20 @@ LOADERS = {"ours": lambda state, path: check().load(path, state),
 NO_RUNS = {"stock", "writer", "writer_async", "reader"}  # PyTorch's planner takes rows that are apart for one box
 
 
-def layouts_of(saver, loader):
-    """The first difference between what was saved and what was loaded, over pairs of layouts."""
+def layouts_of(saver, loader, step):
+    """Saves in every layout, and loads into the one `step` further; returns the first difference."""
     def run(ranks):
         for number, layout in enumerate(LAYOUTS):
-            if layout == "runs" and saver in NO_RUNS:
+            other = LAYOUTS[(number + step) % len(LAYOUTS)]
+            if layout == "runs" and saver in NO_RUNS or other == "runs" and loader in NO_RUNS:
                 continue
             path = ranks.path(saver, loader, layout)
             SAVERS[saver](torch_states.state(ranks.meshes, layout), path)
-            for other in {layout, LAYOUTS[(number + 1) % len(LAYOUTS)], LAYOUTS[(number + 3) % len(LAYOUTS)]}:
-                if other == "runs" and loader in NO_RUNS:
-                    continue
-                loaded = torch_states.state(ranks.meshes, other, blank=True)
-                LOADERS[loader](loaded, path)
-                differs = ranks.agreed(torch_states.difference(torch_states.state(ranks.meshes, other), loaded))
-                if differs:
-                    return f"{layout} to {other}: {differs}"
+            loaded = torch_states.state(ranks.meshes, other, blank=True)
+            LOADERS[loader](loaded, path)
+            differs = ranks.agreed(torch_states.difference(torch_states.state(ranks.meshes, other), loaded))
+            if differs:
+                return f"{layout} to {other}: {differs}"
             dist.barrier()
             if ranks.rank == 0:
                 shutil.rmtree(path)
@@ -123,9 +121,9 @@ def layouts_of(saver, loader):
     return run
 
 
-for saver, loader in (("stock", "stock"), ("ours", "stock"), ("ours", "ours"), ("async", "stock"), ("stock", "ours"), ("stock", "broadcast"),
-                      ("writer", "stock"), ("writer_async", "ours"), ("stock", "reader"), ("ours", "reader")):
-    CASES[f"{saver}_{loader}"] = layouts_of(saver, loader)
+for step, (saver, loader) in enumerate((("ours", "ours"), ("ours", "stock"), ("stock", "ours"), ("async", "stock"), ("writer", "stock"),
+                                        ("stock", "broadcast"), ("stock", "reader"), ("ours", "reader"), ("writer_async", "ours"))):
+    CASES[f"{saver}_{loader}"] = layouts_of(saver, loader, step)
 
 
 # Modules and optimizers
@@ -192,7 +190,8 @@ def trained(kind, saver, flatten=False):
         else:
             states = dict(zip(("model", "optimizer"), torch_state.get_state_dict(model, optimizer)))
             dcp.save(states | {"step": 2}, checkpoint_id=path)
-        for other in KINDS:
+        number = KINDS.index(kind)
+        for other in (kind, KINDS[(number + 1) % len(KINDS)], KINDS[(number + 3) % len(KINDS)]):
             model, optimizer = build(other, ranks)
             with torch.no_grad():
                 for parameter in model.parameters():
@@ -321,18 +320,19 @@ def unknown_options(ranks):
 
 @case
 def a_failed_save_is_told_at_the_next_call(ranks):
-    path = f"fault:enospc_after=64KiB:{ranks.path('full')}"
+    def full(name):
+        return f"fault:enospc_after=64KiB:{ranks.path(name)}"
     big = {"w": torch_states.distribute_tensor(torch.ones(1024, 1024), ranks.meshes.line, [torch_states.Shard(0)], src_data_rank=None)}
-    first = check().save(path, big, async_checkpoint=True)
+    first = check().save(full("full"), big, async_checkpoint=True)
     failed = ranks.agreed(ranks.must_fail("space", lambda: check().save(ranks.path("after-full"), small(ranks))))
     if failed or os.path.exists(os.path.join(ranks.path("after-full"), ".metadata")):
         return failed or "the save after a failed one was made"
     failed = ranks.must_fail("space", first.result)
     check().save(ranks.path("after-full"), small(ranks))
-    second = check().save(path, big, async_checkpoint=True)
+    second = check().save(full("full-too"), big, async_checkpoint=True)
     failed = failed or ranks.agreed(ranks.must_fail("space", second.result))
     check().save(ranks.path("after-that"), small(ranks))  # result() has raised it: it is not raised again
-    third = check().save(path, big, async_checkpoint=True)
+    third = check().save(full("full-again"), big, async_checkpoint=True)
     while ranks.rank == 0 and not third.done():  # one rank knows that it failed
         time.sleep(0.01)
     last = ranks.must_fail("space", lambda: check().save(ranks.path("other"), small(ranks), checksum="none"))

@@ -1,0 +1,105 @@
+"""The Python package among real ranks over gloo: its checkpoints against those of stock torch.distributed.checkpoint.
+
+The ranks run all cases in one go (torch_checkpoint_ranks.py); each test looks at one of them."""
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from conftest import BUILD, call
+
+sys.path.insert(0, str(Path(__file__).parent))
+pytestmark = pytest.mark.xdist_group("torch_checkpoint")
+LIBRARY = {"CKPTBENCH_LIBRARY": str(BUILD / "libckptbench.so")}
+RANKS = Path(__file__).with_name("torch_checkpoint_ranks.py")
+PACKAGE = str(Path(__file__).resolve().parents[2] / "python")
+
+SAVED_BY_LOADED_BY = ["ours_stock", "ours_ours", "async_stock", "stock_ours", "stock_broadcast", "writer_stock",
+                      "writer_async_ours", "stock_reader", "ours_reader"]
+MODULES = ["modules_ddp", "modules_fsdp1", "modules_fsdp2", "modules_fsdp1-hybrid", "modules_fsdp2-tp", "modules_flat",
+           "modules_stock", "stages"]
+FAILURES = ["mismatches", "one_rank_cannot_describe", "partial_sums", "values_that_differ", "a_place_that_is_taken",
+            "unknown_options", "a_failed_save_is_told_at_the_next_call"]
+WAYS = ["options_that_differ_have_one_order", "a_save_in_progress", "the_thread_needs_no_gil", "groups", "a_process_that_ends"]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    def of(ranks, known={}):
+        if ranks not in known:
+            folder = tmp_path_factory.mktemp(f"ranks-{ranks}")
+            result = call(sys.executable, RANKS, ranks, folder, timeout=280, **LIBRARY)
+            assert result.returncode == 0, result.stderr
+            known[ranks] = folder, json.loads(result.stdout)
+        return known[ranks]
+    return of
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+class TestRanks:
+    @pytest.mark.parametrize("case", SAVED_BY_LOADED_BY)
+    def test_every_layout_is_loaded_bit_for_bit_in_others(self, found, ranks, case):
+        assert found(ranks)[1][case] == "ok"
+
+    @pytest.mark.parametrize("case", MODULES)
+    def test_modules_and_optimizers_are_loaded_under_other_parallelisms(self, found, ranks, case):
+        assert found(ranks)[1][case] == "ok"
+
+    @pytest.mark.parametrize("case", FAILURES)
+    def test_what_is_wrong_is_an_error_with_its_reason(self, found, ranks, case):
+        assert found(ranks)[1][case] == "ok"
+
+    @pytest.mark.parametrize("case", WAYS)
+    def test_ways_to_save(self, found, ranks, case):
+        assert found(ranks)[1][case] == "ok"
+
+    def test_a_save_in_progress_is_complete_when_the_processes_have_ended(self, found, ranks):
+        folder, cases = found(ranks)
+        assert cases["a_process_that_ends"] == "ok"
+        assert (folder / "at-exit" / ".metadata").exists()
+
+    def test_every_case_is_looked_at(self, found, ranks):
+        assert sorted(found(ranks)[1]) == sorted(SAVED_BY_LOADED_BY + MODULES + FAILURES + WAYS)
+
+
+def run(program, folder, **environment):
+    """One process without torch.distributed."""
+    return subprocess.run([sys.executable, "-c", textwrap.dedent(program), str(folder)], capture_output=True, text=True, timeout=120,
+                          env={**os.environ, **LIBRARY, "PYTHONPATH": PACKAGE, "OMP_NUM_THREADS": "1", **environment})
+
+
+def test_a_save_that_fails_after_the_last_call_is_reported_when_the_process_ends(tmp_path):
+    result = run("""
+        import sys, torch, ckptbench.checkpoint as checkpoint
+        checkpoint.save(f"fault:enospc_after=64KiB:{sys.argv[1]}/full", {"w": torch.ones(1 << 20)}, async_checkpoint=True)
+        """, tmp_path)
+    assert "in progress when the process ended has failed" in result.stderr and "space" in result.stderr
+    assert not (tmp_path / "full" / ".metadata").exists()
+
+
+def test_one_process_saves_and_loads_without_torch_distributed(tmp_path):
+    result = run("""
+        import sys, torch, ckptbench.checkpoint as checkpoint
+        model = torch.nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+        times = checkpoint.save(sys.argv[1] + "/one", {"model": model, "optimizer": optimizer}).result()
+        assert times.bytes == 4 * (6 + 2) * 2, times
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        optimizer.step()
+        addresses = [value.data_ptr() for value in model.parameters()]
+        checkpoint.load(sys.argv[1] + "/one", {"model": model, "optimizer": optimizer})
+        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+        assert addresses == [value.data_ptr() for value in model.parameters()]
+        """, tmp_path)
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_missing_library_says_how_to_get_it(tmp_path):
+    result = run("import ckptbench.checkpoint", tmp_path, CKPTBENCH_LIBRARY=str(tmp_path / "nothing.so"))
+    assert "`make` builds it" in result.stderr
