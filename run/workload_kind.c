@@ -55,11 +55,11 @@ static const struct {
     const char *name;
     bool (*used_by)(const struct workload_kind *self);
 } limited_keys[] = {
-    {"train.", trains},        {"suite.", measures_cluster}, {"wait.", only_waits},      {"model", has_state},
-    {"layers", has_state},     {"state", has_state},         {"dtype", has_state},       {"device", has_state},
-    {"iterations", repeats},   {"duration", repeats},        {"ops", has_layout},        {"folder", has_layout},
-    {"load.dp", has_layout},   {"load.tp", has_layout},      {"load.pp", has_layout},    {"load.ep", has_layout},
-    {"load.zero", has_layout}, {"load.mesh", has_layout},    {"load.state", has_layout},
+    {"train.", trains},      {"suite.", measures_cluster}, {"wait.", only_waits},     {"model", has_state},
+    {"layers", has_state},   {"state", has_state},         {"dtype", has_state},      {"device", has_state},
+    {"trace", has_state},    {"iterations", repeats},      {"duration", repeats},     {"ops", has_layout},
+    {"folder", has_layout},  {"load.dp", has_layout},      {"load.tp", has_layout},   {"load.pp", has_layout},
+    {"load.ep", has_layout}, {"load.zero", has_layout},    {"load.mesh", has_layout}, {"load.state", has_layout},
 };
 
 bool workload_uses(const struct workload_kind *self, enum option_id id)

@@ -39,6 +39,8 @@ struct store {
     struct backend_request *batch;          /* holds `depth` of them */
     struct backend_completion *completions; /* holds `depth` of them */
     char *uri;
+    store_completion_fn each; /* NULL: nobody watches */
+    void *each_context;
 };
 
 static int store_allocate(struct store *self, const char *uri, uint32_t depth, struct cb_err *err)
@@ -340,6 +342,12 @@ static void complete(struct store *self, const struct backend_completion *from, 
     give_slot_back(self, from->slot);
 }
 
+void store_watch(struct store *self, store_completion_fn each, void *context)
+{
+    self->each = each;
+    self->each_context = context;
+}
+
 int store_poll(struct store *self, struct store_completion *completions, size_t capacity, uint64_t deadline_ns,
                size_t *count, struct cb_err *err)
 {
@@ -353,8 +361,11 @@ int store_poll(struct store *self, struct store_completion *completions, size_t 
         if (got == 0 && (deadline_ns == 0 || clock_monotonic_ns() >= deadline_ns))
             break;
     }
-    for (size_t i = 0; i < got; i++)
+    for (size_t i = 0; i < got; i++) {
         complete(self, &self->completions[i], &completions[i]);
+        if (self->each)
+            self->each(self->each_context, &completions[i]);
+    }
     *count = got;
     return 0;
 }

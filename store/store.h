@@ -148,6 +148,9 @@ const char *store_object_name(const struct store_object *object);
 /* Queues a batch. Fails as a whole or not at all. At most max_depth requests may be in flight. */
 int store_submit(struct store *self, const struct store_request *requests, size_t count,
                  struct cb_err *err) CB_MUST_CHECK;
+/* Calls `each` for every completion that store_poll returns, after the request's slot is free; NULL: no longer. */
+typedef void (*store_completion_fn)(void *context, const struct store_completion *completion);
+void store_watch(struct store *self, store_completion_fn each, void *context);
 /* Waits until there is a completion or the monotonic deadline has passed (0 never waits, UINT64_MAX waits for ever);
  * returns up to `capacity`. *count is 0 only at the deadline, or if nothing is in flight. Fails only if waiting itself
  * fails: a request's failure is in its completion. */

@@ -13,6 +13,7 @@
 #include "setup/folder/claim.h"
 #include "setup/memory_estimate.h"
 #include "setup/open_store.h"
+#include "setup/trace_requests.h"
 #include "store/kind.h"
 
 /* A rank's result of a save that failed, and whether the cause is only the store. */
@@ -64,6 +65,12 @@ static int open_place(struct train_checkpoint *self, struct trainer *trainer, st
         rc = open_store(self->experiment, trainer->page, trainer->place.pages_folder, &self->store, err);
     if (!rc && self->async)
         rc = open_store(self->experiment, trainer->page, trainer->place.pages_folder, &self->async_store, err);
+    const struct trace_place place = {trainer->place.run_folder, trainer->place.attempt};
+    if (!rc)
+        rc = trace_requests_start(self->experiment, &place, trainer->page, self->store, false, &self->trace, err);
+    if (!rc && self->async)
+        rc = trace_requests_start(self->experiment, &place, trainer->page, self->async_store, true, &self->async_trace,
+                                  err);
     if (!rc && self->async && !trainer->gpu)
         rc = device_host_open(device_host_cores(), &self->device, err);
     rc = trainer_join(trainer, rc, err);
@@ -123,6 +130,8 @@ bool checkpoint_close(struct trainer *trainer)
         return false;
     engine_free(self->engine);
     comm_free(self->async_comm);
+    trace_requests_end(self->async_trace);
+    trace_requests_end(self->trace);
     store_free(self->async_store);
     store_free(self->store);
     if (self->device)

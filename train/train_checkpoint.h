@@ -30,6 +30,7 @@ struct train_checkpoint {
     struct position position;
     struct folder folder;
     struct store *store, *async_store;
+    struct trace_requests *trace, *async_trace; /* NULL without trace=full */
     struct comm *async_comm;
     struct device *device; /* staging device, if it has its own */
     struct engine *engine;

@@ -17,6 +17,7 @@
 #include "setup/folder/claim.h"
 #include "setup/memory_estimate.h"
 #include "setup/open_store.h"
+#include "setup/trace_requests.h"
 #include "store/kind.h"
 #include "worker/load_shift.h"
 #include "worker/run.h"
@@ -202,6 +203,12 @@ static int open_stores(struct run *self, struct cb_err *err)
         rc = open_one(self, &self->store, err);
     if (!rc && self->async && experiment_is(self->experiment, OPT_ENGINE, "native"))
         rc = open_one(self, &self->async_store, err);
+    const struct trace_place place = {self->folder_path, self->attempt};
+    if (!rc)
+        rc = trace_requests_start(self->experiment, &place, self->page, self->store, false, &self->trace, err);
+    if (!rc && self->async_store)
+        rc = trace_requests_start(self->experiment, &place, self->page, self->async_store, true, &self->async_trace,
+                                  err);
     return rc;
 }
 
@@ -377,6 +384,8 @@ void run_release(struct run *self)
     compute_gap_release(&self->gap);
     comm_free(self->async_comm);
     free(self->pending);
+    trace_requests_end(self->async_trace);
+    trace_requests_end(self->trace);
     if (self->async_store)
         store_free(self->async_store);
     if (self->store)

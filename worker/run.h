@@ -46,8 +46,9 @@ struct run {
     /* For asynchronous saves; NULL without save.async. */
     struct comm *async_comm;
     struct store *async_store;
-    struct device *device;       /* also set if the state is in device memory */
-    struct device_plugin plugin; /* with device=cuda */
+    struct trace_requests *trace, *async_trace; /* NULL without trace=full */
+    struct device *device;                      /* also set if the state is in device memory */
+    struct device_plugin plugin;                /* with device=cuda */
     struct device_info device_info;
     bool on_device;
     struct pending_save *pending; /* RUN_PENDING of them, a ring */

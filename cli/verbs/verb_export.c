@@ -10,6 +10,7 @@
 #include "cli/cli.h"
 #include "cli/report/clusterbench.h"
 #include "cli/report/history_reading.h"
+#include "cli/report/perfetto.h"
 #include "cli/report/prometheus.h"
 #include "cli/report/report.h"
 #include "cli/report/run_iterations.h"
@@ -379,6 +380,15 @@ static int export_mlperf(struct cli *cli, struct history *history, const struct 
     return rc ? rc : cli_end_json(cli, &json, err);
 }
 
+static int export_perfetto(struct cli *cli, struct history *history, const struct export_runs *runs, struct cb_err *err)
+{
+    (void)history;
+    if (*runs->sweep)
+        return cb_fail(err, CB_ERR_USAGE, "--perfetto is the trace of one run, and %s is a sweep of %zu", runs->sweep,
+                       runs->count);
+    return perfetto_write(cli, runs->items[0], err);
+}
+
 /* The earlier cluster benchmark */
 
 static int print_document(void *context, long rank, const struct buf *document, struct cb_err *err)
@@ -487,7 +497,8 @@ static int run_export(struct cli *cli, struct cb_err *err)
                    {cli->json, export_json},
                    {cli_has_flag(cli, "mlperf"), export_mlperf},
                    {cli_has_flag(cli, "s3benchmark"), export_s3benchmark},
-                   {cli_has_flag(cli, "clusterbench"), export_clusterbench}};
+                   {cli_has_flag(cli, "clusterbench"), export_clusterbench},
+                   {cli_has_flag(cli, "perfetto"), export_perfetto}};
     size_t given = 0, format = 0;
     struct history *history;
     struct export_runs runs = {0};
@@ -498,8 +509,9 @@ static int run_export(struct cli *cli, struct cb_err *err)
     if (cli_flag_value(cli, "into") && !cli_has_flag(cli, "clusterbench"))
         return cb_fail(err, CB_ERR_USAGE, "--into is for --clusterbench: the others print one document");
     if (given + cli_has_flag(cli, "prometheus") != 1)
-        return cb_fail(err, CB_ERR_USAGE,
-                       "export takes one of --csv, --json, --mlperf, --s3benchmark, --clusterbench and --prometheus");
+        return cb_fail(
+            err, CB_ERR_USAGE,
+            "export takes one of --csv, --json, --mlperf, --s3benchmark, --clusterbench, --perfetto and --prometheus");
     int rc = history_open_read_only(NULL, &history, err);
     if (rc)
         return rc;
@@ -521,6 +533,7 @@ static const struct verb_flag flags[] = {
     {"mlperf", NULL, "summary.json of MLPerf Storage's checkpointing"},
     {"s3benchmark", NULL, "run_results.json of the S3 connector for PyTorch"},
     {"clusterbench", NULL, "workload=suite as YAML, with the sections and rows of the older cluster benchmark"},
+    {"perfetto", NULL, "every request of a run with trace=full, as Chrome trace events for ui.perfetto.dev"},
     {"prometheus", NULL,
      "the newest figures of each experiment as text for Prometheus; words are filters, as since=7d"},
     {"per-rank", NULL, "with --clusterbench: a document for each rank, too"},
@@ -529,7 +542,7 @@ static const struct verb_flag flags[] = {
 
 const struct verb verb_export = {
     .name = "export",
-    .arguments = "[RUN|SWEEP] --csv|--json|--mlperf|--s3benchmark|--clusterbench|--prometheus",
+    .arguments = "[RUN|SWEEP] --csv|--json|--mlperf|--s3benchmark|--clusterbench|--perfetto|--prometheus",
     .summary = "a run or a sweep, for other tools",
     .about =
         "--json has everything that is known of the run. Under --mlperf rates are checkpoint size over rank 0's own "

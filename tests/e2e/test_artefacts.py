@@ -39,6 +39,8 @@ CHANGED = {
     r"requests that did not fail / requests": "success_ratio counts what failed",
     r"^ *report(  |\) flags=)": "report is new",
     r"^ *--iterations  |^\\fB\\-\\-iterations|what each measured iteration took": "show --iterations is new",
+    r"^ *trace  |^\s*trace\) |^\\fBtrace\\fR|every request to the store, of all ranks": "trace is new",
+    r"perfetto": "export --perfetto is new",
     r"^ *--time  |^\\fB\\-\\-time|bytes of all ranks and activity": "show --time is new",
     r"^ *--latency  |^\\fB\\-\\-latency|latencies of requests by operation": "show --latency is new",
     r"^ *(--nodes +)?the nodes and how they joined": "show --nodes has what each did",
@@ -56,7 +58,7 @@ CHANGED = {
 }
 
 CHANGED_OPTIONS = ("s3.checksum", "s3.endpoint", "io.fanout", "store")
-NEW_OPTIONS = ("keep.replace", "timeout.lease", "on_error", "store.prepare", "store.record")
+NEW_OPTIONS = ("keep.replace", "timeout.lease", "on_error", "store.prepare", "store.record", "trace")
 
 spec = importlib.util.spec_from_file_location("make_artefacts", DATA / "make_artefacts.py")
 maker = importlib.util.module_from_spec(spec)
@@ -119,7 +121,7 @@ def is_same_json(old, now):
 
 def without_names(line):
     """The shell's completion lists all flags and all keys in one line; options names those of other tools."""
-    return re.sub(r" \(also [^)]*\)$", "", re.sub(r" (--replace-kept|--into|--exclude-from|keep\.replace|timeout\.lease|on_error|--latency|--iterations|--time|--prometheus|store\.prepare|report(?= compare))(?=[ \"])", "", line))
+    return re.sub(r" \(also [^)]*\)$", "", re.sub(r" (--replace-kept|--into|--exclude-from|keep\.replace|timeout\.lease|on_error|--latency|--iterations|--time|--prometheus|store\.prepare|trace|--perfetto|report(?= compare))(?=[ \"])", "", line))
 
 
 def without_stores(line):

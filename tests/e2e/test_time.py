@@ -4,9 +4,12 @@ import json
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import termios
+import time
+from pathlib import Path
 
 import pytest
 
@@ -211,3 +214,84 @@ def test_the_longest_wait_is_named_with_its_rank(place):
     text = ckptbench(place, "show", run, "--time").stdout
     found = re.search(r"^longest without a completed request: rank 1, save fsync, ([\d.]+) (m?s) from [\d.]+ m?s on", text, re.M)
     assert found and float(found[1]) * (1 if found[2] == "s" else 0.001) > 0.8, text
+
+
+# ---- every request: trace=full ----
+
+def trace(place, run):
+    """The events of a run by rank, and the names of its processes."""
+    events = json.loads(ckptbench(place, "export", run, "--perfetto").stdout)["traceEvents"]
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    requests = [dict(event, rank=int(names[event["pid"]].removeprefix("rank "))) for event in events if event["ph"] == "X"]
+    return requests, [event for event in events if event["ph"] == "M"]
+
+
+@pytest.mark.parametrize("words", [(), ("save.async=true",), ("workload=raw", "warmup=0"), ("baseline=true", "io.engine=psync")])
+def test_a_trace_has_every_request_of_the_counters(place, words):
+    run, document = shown(place, *TINY, "trace=full", "verify=none", "store=./store", *words)
+    requests, names = trace(place, run)
+    counted = {}
+    for entry in document["time"]["operations"]:
+        for rank in entry["ranks"]:
+            counted[entry["operation"], entry["request"], rank["rank"]] = (sum(rank["requests"]), sum(rank["bytes"]), sum(rank["in_flight_ns"]))
+    traced = {}
+    for event in requests:
+        key = event["cat"], event["name"], event["rank"]
+        count, moved, spent = traced.get(key, (0, 0, 0))
+        traced[key] = count + 1, moved + event["args"]["bytes"], spent + round(1000 * event["dur"])
+    assert traced == counted
+    assert {event["rank"] for event in requests} == {0, 1}
+    last = {}
+    for event in requests:  # no event overlaps another of its thread
+        thread = event["pid"], event["tid"]
+        assert event["pid"] > 0 and event["tid"] > 0
+        assert event["ts"] >= last.get(thread, 0) - 0.001
+        last[thread] = event["ts"] + event["dur"]
+    assert set(last) == {(name["pid"], name["tid"]) for name in names if name["name"] == "thread_name"}
+    assert all(event["args"]["file"] for event in requests)
+    facts = json.loads(ckptbench(place, "sql", f"select fact from fact where run = '{run}' and rank = 0 and fact like 'trace=%'", "--json").stdout)
+    assert sum(int(fact["fact"].removeprefix("trace=").split()[0]) for fact in facts) == sum(event["rank"] == 0 for event in requests)
+
+
+def test_a_trace_knows_iterations_and_files(place):
+    run, _ = shown(place, *TINY, "trace=full", "verify=none", "store=./store")
+    requests, _ = trace(place, run)
+    saves = [event["args"] for event in requests if event["cat"] == "save" and event["name"] == "write"]
+    assert {args["iteration"] for args in saves} == {0, 1, 2}  # 0: the warm-up
+    assert all(args["file"].endswith((".distcp")) for args in saves)
+    assert {args["offset"] for args in saves} <= {mib << 20 for mib in range(64)}
+
+
+def test_without_a_trace_the_export_says_how_to_get_one(place, run):
+    assert "trace=full" in ckptbench(place, "export", run, "--perfetto", code=2).stderr
+
+
+def workers(run):
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if words[0].endswith(b"ckptbench-worker") and any(run.encode() in word for word in words):
+            found.append(int(folder.name))
+    return found
+
+
+def test_a_killed_rank_leaves_a_trace(tmp_path):
+    """Its last requests may be missing, but what is there can be read."""
+    (tmp_path / "store").mkdir()
+    words = ("model=gpt2-tiny", "ranks=1", "launcher=none", "trace=full", "iterations=100000", "ops=save", "verify=none", "baseline=false",
+             "io.block=1MiB", "folder=overwrite", "store=fault:delay=60ms+ops=finish:./store", "--json")
+    process = subprocess.Popen([PROGRAM, "run", *words], cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not (traces := [path for path in (tmp_path / "home/runs").glob("*/attempts/1/traces/*") if path.stat().st_size >= 256 + 20 * 80]):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.02)
+    run = traces[0].parents[3].name
+    (worker,) = workers(run)
+    os.kill(worker, signal.SIGKILL)
+    assert process.wait(timeout=90) == 4
+    requests, _ = trace(tmp_path, run)
+    assert {event["rank"] for event in requests} == {0} and len(requests) >= 20
+    assert {event["name"] for event in requests} == {"write", "fsync"}
