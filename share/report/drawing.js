@@ -113,7 +113,7 @@ function watchForChanges() {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
     const print = (isPrinting) => () => {
         printing = isPrinting;
-        if (isPrinting) for (const folded of document.querySelectorAll("section:not(.wide) details")) folded.open = true;
+        if (isPrinting) for (const folded of document.querySelectorAll("section:not(.wide) details")) folded.open ||= folded.dataset.rows <= ROWS_PRINTED;
         redraw();
     };
     addEventListener("beforeprint", print(true));

@@ -2,6 +2,7 @@
 "use strict";
 
 const ROWS_SHOWN = 12; // a longer table is folded until asked for
+const ROWS_PRINTED = 100;
 
 function element(tag, attributes, ...children) {
     const made = document.createElement(tag);
@@ -25,7 +26,7 @@ function textCell(text) {
 // columns: [heading, …], "#" before one of figures. rows: arrays of cells, made when the table is first seen.
 function table(caption, columns, rows) {
     const place = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption });
-    const folded = element("details", {}, element("summary", {}, rows.length > 1 ? `Figures (${plural(rows.length, "row")})` : "Figures"), place);
+    const folded = element("details", { "data-rows": rows.length }, element("summary", {}, rows.length > 1 ? `Figures (${plural(rows.length, "row")})` : "Figures"), place);
     const fill = () => {
         if (place.firstChild || !folded.open) return;
         const head = columns.map((name) => element("th", { scope: "col", class: name.startsWith("#") ? "figure" : null }, name.replace(/^#/, "")));

@@ -4,6 +4,7 @@
 const BLANK = "\u00a0";
 
 function digits(value) {
+    if (value === null || value === undefined) return "-";
     const size = Math.abs(value);
     if (size !== 0 && (size < 0.001 || size >= 1e7)) return value.toExponential(2);
     if (size >= 100) return Math.round(value).toLocaleString("en");

@@ -6,10 +6,6 @@ function says(text, kind) {
     return element("p", { class: kind ? `answer ${kind}` : "answer" }, text);
 }
 
-function where(experiment) {
-    return `${experiment.model} on ${experiment.store}`;
-}
-
 function ranksOf(run) {
     const of = Object.values(run.ranks || {})[0] || [];
     return of.length || run.experiment.ranks;
@@ -71,15 +67,42 @@ function settingsOfRun(run) {
     return { title: "Experiment", document: "run", wide: true, table: { columns: ["key", "value"], rows: rows.map(([key, value]) => () => [textCell(key), textCell(value)]) } };
 }
 
-function pageOfRun({ run }) {
+// Of a training the steps, before its saves.
+function answerOfTraining(run) {
+    const step = run.metrics.step_s;
+    if (!step) return [];
+    const median = (name) => (run.metrics[name] || {}).median;
+    const losses = valuesOfSteps(run, "loss");
+    let text = `A step takes ${seconds(step.median)} (${seconds(step.min)} to ${seconds(step.max)} in ${plural(step.n, "step")})`;
+    if (median("tokens_per_s") !== undefined) text += `: ${digits(median("tokens_per_s"))} tokens/s`;
+    if (median("step.mfu") !== undefined) text += `, ${percent(median("step.mfu"))} of what matrix products alone reach here`;
+    const sentences = [says(`${text}.`)];
+    if (losses.length > 1) sentences.push(says(`The loss went from ${digits(losses[0][1])} at step ${losses[0][0]} to ${digits(losses[losses.length - 1][1])} at step ${losses[losses.length - 1][0]}.`));
+    if (median("train_goodput") !== undefined) sentences.push(says(`Goodput: ${percent(median("train_goodput"))} of the time went into steps at their own pace.`));
+    return sentences;
+}
+
+function answerOfSuite(run) {
+    if (run.experiment.workload !== "suite") return [];
+    const outliers = outliersOfSuite(run);
+    if (outliers.length) return outliers.map((text) => says(text, "bad"));
+    const count = run.nodes.names.length;
+    return count > 2 ? [says(`None of ${plural(count, "node")} is an outlier.`)] : [says(`Measured on ${plural(Math.max(count, 1), "node")}: outliers need at least three.`)];
+}
+
+// A run has the sections that its documents have figures for, whatever its workload.
+function pageOfRun({ run: { data: run } }) {
     return {
-        heading: `Run ${run.data.run}`,
-        about: `${plural(ranksOf(run.data), "rank")}, ${where(run.data.experiment)}`,
-        answer: answerOfRun(run.data),
+        heading: `Run ${run.run}`,
+        about: `${run.experiment.workload}, ${plural(ranksOf(run), "rank")}, ${run.experiment.workload === "suite" ? "" : `${run.experiment.model}, `}${run.experiment.store}`,
+        answer: [...answerOfSuite(run), ...answerOfTraining(run), ...answerOfRun(run)],
         sections: [
-            failuresOfRun(run.data), throughputAgainstLimit(run.data), sharesOfStates(run.data), statesOfRanks(run.data, "save"), statesOfRanks(run.data, "load"),
-            iterationsOfRun(run.data), latencyOfRequests(run.data), ratesOfNodes(run.data, "save"), ratesOfNodes(run.data, "load"), slowestRequests(run.data),
-            metricsOfRun(run.data), settingsOfRun(run.data),
+            failuresOfRun(run), lossOfTraining(run), tokensOfTraining(run), stepsAndSaves(run),
+            nodesOfSuite(run, "nodes"), nodesOfSuite(run, "gpus"), ...Object.keys(PAIRS).map((member) => pairsOfSuite(run, member)), ...curvesOfSuite(run), figuresOfSuite(run),
+            throughputOverTime(run), throughputAgainstLimit(run), sharesOfStates(run), statesOfRanks(run, "save"), statesOfRanks(run, "load"),
+            ...heatOfOperations(run), ...countersOfHosts(run),
+            iterationsOfRun(run), latencyOfRequests(run), ratesOfNodes(run, "save"), ratesOfNodes(run, "load"), slowestRequests(run),
+            metricsOfRun(run), settingsOfRun(run),
         ],
     };
 }

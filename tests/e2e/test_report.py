@@ -9,6 +9,7 @@ import pytest
 
 from browser import Browser
 from harness import BUILD, ROOT, ckptbench
+from test_suite import run_on_nodes
 
 pytestmark = pytest.mark.xdist_group("report")
 
@@ -62,6 +63,20 @@ def sweep_page(place, sweep):
 @pytest.fixture(scope="module")
 def comparison_page(place, sweep):
     return page_of(place, sweep, "--by", "io.depth")
+
+
+@pytest.fixture(scope="module")
+def training_page(place):
+    made = ckptbench(place, "run", "workload=train", "model=gpt2-tiny", "layers=1", "ranks=2", "train.steps=12", "train.batch_size=1", "train.seq_length=16",
+                     "train.checkpoint_every=4", "train.validate_every=4", "store=store", "baseline=false", "--json")
+    return page_of(place, json.loads(made.stdout)["run"])
+
+
+@pytest.fixture(scope="module")
+def suite_page(place):
+    (place / "suite").mkdir()
+    run_on_nodes(place / "suite", "ranks=3", "suite.message_bytes=4KiB")
+    return page_of(place / "suite", "LATEST")
 
 
 def numbers_in(document):
@@ -195,6 +210,38 @@ def test_a_curve_of_a_sweep_has_medians_and_intervals(browser, sweep_page):
     assert drawn == [[[at, metrics[depth]["median"]] for at, depth in enumerate(("1", "4"))], [[at, *metrics[depth]["ci"]] for at, depth in enumerate(("1", "4"))]]
     assert {row[0]: row[2:5] for row in cells(browser, "save_s over io.depth")} == {depth: [metric["median"], *metric["ci"]] for depth, metric in metrics.items()}
     assert set(data["documents"]) == {"sweep", "by io.depth"}
+
+
+def test_a_training_has_its_steps_with_the_saves_between_them(browser, training_page):
+    path, data = training_page
+    shown = data["documents"]["run"]["data"]
+    numbers, values = shown["iteration_numbers"], shown["iterations"]
+    assert numbers["save"] == [4, 8, 12] and numbers["step"] == list(range(1, 12)) and numbers["step.validation_loss"] == [3, 7, 11]
+    check_looks(browser, path)
+    check_figures(browser, path, data)
+    drawn = series(browser, "Loss")
+    assert drawn["loss"] == [list(point) for point in zip(numbers["step"], values["step.loss"])]
+    assert drawn["validation loss"] == [list(point) for point in zip(numbers["step.validation_loss"], values["step.validation_loss"])]
+    assert series(browser, "Tokens a second")["tokens a second"] == [list(point) for point in zip(numbers["step"], values["step.tokens_per_s"])]
+    assert series(browser, "Steps and saves")["save"] == [[number - 0.5, value] for number, value in zip(numbers["save"], values["save.op_s"])]
+    assert [row for row in cells(browser, "Steps and saves") if row[0] == "save"] == [["save", number, value] for number, value in zip(numbers["save"], values["save.op_s"])]
+    answer = browser.evaluate('document.querySelector("header").textContent')
+    assert "tokens/s" in answer and "Goodput:" in answer
+
+
+def test_a_suite_has_its_pairs_nodes_and_curves(browser, place, suite_page):
+    path, data = suite_page
+    shown = data["documents"]["run"]["data"]
+    check_looks(browser, path)
+    check_figures(browser, path, data)
+    check_commands(place / "suite", data)
+    names, latency = shown["nodes"]["names"], shown["nodes"]["pairs"]["latency_s"]
+    assert names == ["node0", "node1", "node2"]
+    assert series(browser, "Latency between nodes")["Latency between nodes"] == [[to, at, latency[at][to]] for at in range(3) for to in range(3) if at != to]
+    assert cells(browser, "Latency between nodes") == [[names[at], *latency[at]] for at in range(3)]
+    assert {name: [[point["bytes"], point["bus_bytes_per_s"]] for point in points] for name, points in shown["collectives"].items()} == series(browser, "Collectives over message sizes")
+    for row in cells(browser, "Nodes against their median"):
+        assert row[4:] == shown["nodes"]["metrics"][row[0]]["values"]
 
 
 def test_charts_and_tables_of_a_run_have_the_figures_of_show(browser, run_page):
