@@ -17,6 +17,7 @@
 #include "core/setting.h"
 
 struct cli;
+struct history;
 struct json_writer;
 struct table;
 
@@ -82,6 +83,7 @@ struct cli {
     struct given_flag *flags;
     size_t flag_count;
 
+    struct history *history; /* lent by a verb that runs this one; NULL: the verb opens the history */
     struct buf out;
     bool colour; /* stdout is a terminal that shows colours */
     int exit_code;

@@ -173,6 +173,16 @@ typedef int (*run_line_fn)(void *context, const struct run_line *line, struct cb
 int history_each_run(struct history *self, const struct run_selection *selection, run_line_fn each, void *context,
                      struct cb_err *err) CB_MUST_CHECK;
 
+/* What is stored of a run, in short, for those who keep something made from it. Borrowed for the call. */
+struct run_version {
+    const char *run, *sweep, *hash, *store, *site, *state, *outcome; /* "" if absent */
+    uint64_t started_wall_ns;                                        /* or when it was planned */
+    const char *version; /* a text that changes when what is stored of the run changes */
+};
+typedef int (*run_version_fn)(void *context, const struct run_version *version, struct cb_err *err);
+/* Calls `each` for every run, oldest first. */
+int history_each_version(struct history *self, run_version_fn each, void *context, struct cb_err *err) CB_MUST_CHECK;
+
 /* A metric of a run that passed: a point of its history. Borrowed for the call. */
 struct metric_point {
     const char *run, *hash, *store, *site;

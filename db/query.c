@@ -66,6 +66,33 @@ int history_each_run(struct history *self, const struct run_selection *selection
     return rc;
 }
 
+int history_each_version(struct history *self, run_version_fn each, void *context, struct cb_err *err)
+{
+    sqlite3_stmt *statement;
+    int rc = db_query(self, &statement, err,
+                      "SELECT r.run, r.sweep, r.hash, t.store, s.site, r.state, r.outcome,"
+                      " coalesce(r.started_ns, r.planned_ns), printf('%s %s %s %s %s', r.folder, r.message, r.ended_ns,"
+                      " r.labels, (SELECT group_concat(printf('%d %s %s %s', a.attempt, a.outcome, a.ended_ns,"
+                      " a.records_sha256)) FROM attempt a WHERE a.run=r.run)) FROM run r"
+                      " LEFT JOIN site s ON s.id=r.site LEFT JOIN store_target t ON t.id=r.store_target"
+                      " ORDER BY coalesce(r.started_ns, r.planned_ns), r.run",
+                      "");
+    while (db_next(self, statement, &rc, err)) {
+        struct run_version version = {.run = db_text(statement, 0),
+                                      .sweep = db_text(statement, 1),
+                                      .hash = db_text(statement, 2),
+                                      .store = db_text(statement, 3),
+                                      .site = db_text(statement, 4),
+                                      .state = db_text(statement, 5),
+                                      .outcome = db_text(statement, 6),
+                                      .started_wall_ns = (uint64_t)sqlite3_column_int64(statement, 7),
+                                      .version = db_text(statement, 8)};
+        rc = each(context, &version, err);
+    }
+    sqlite3_reset(statement);
+    return rc;
+}
+
 int history_each_point(struct history *self, enum operation op, enum metric_id metric, const char *hash,
                        metric_point_fn each, void *context, struct cb_err *err)
 {

@@ -135,7 +135,7 @@ int level_change_load(struct level_change *self, struct history *history, const 
                       const struct change_point *point, struct cb_err *err)
 {
     struct side_runs before, after = {0};
-    *self = (struct level_change){.line = line, .point = point};
+    *self = (struct level_change){.line = line, .point = point, .is_compared = true};
     size_t start = point->at - point->start > LEVEL_CHANGE_RUNS ? point->at - LEVEL_CHANGE_RUNS : point->start;
     size_t end = point->end - point->at > LEVEL_CHANGE_RUNS ? point->at + LEVEL_CHANGE_RUNS : point->end;
     int rc = side_load(&before, history, line, start, point->at, err);
@@ -251,6 +251,11 @@ void level_change_write_json(const struct level_change *self, enum metric_id met
     json_write_end_array(json);
     json_side(self->line, "before", point->start, point->at, json);
     json_side(self->line, "after", point->at, point->end, json);
+    if (!self->is_compared) {
+        json_write_key(json, "differs");
+        json_write_null(json);
+        return;
+    }
     json_member_object(json, "differs");
     for (size_t i = 0; i < self->differs.count; i++) {
         json_member_object(json, self->differs.items[i].key);

@@ -15,6 +15,7 @@
 struct level_change {
     const struct metric_line *line; /* borrowed */
     const struct change_point *point;
+    bool is_compared; /* by level_change_load: what differs is known */
     struct comparison_differences differs;
 };
 int level_change_load(struct level_change *self, struct history *history, const struct metric_line *line,
@@ -36,7 +37,7 @@ const char *level_change_word(enum metric_id metric, const struct change_point *
 
 /* Two or three lines for people. */
 void level_change_write(const struct level_change *self, enum metric_id metric, struct buf *out);
-/* Members of an object that the caller has begun. */
+/* Members of an object that the caller has begun; "differs" is null if the runs were not compared. */
 void level_change_write_json(const struct level_change *self, enum metric_id metric, struct json_writer *json);
 
 #endif

@@ -148,7 +148,8 @@ int metric_lines_load(struct metric_lines *self, struct history *history, const 
         for (end = start + 1; end < loader.count; end++)
             if (compare_lines(&loader.points[end], &loader.points[start]) != 0)
                 break;
-        rc = add_line(self, history, loader.points + start, end - start, err);
+        if (end - start >= wanted->least_points)
+            rc = add_line(self, history, loader.points + start, end - start, err);
     }
     free(loader.points);
     alloc_free_texts(loader.stores, loader.store_count);

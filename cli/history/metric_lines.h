@@ -45,6 +45,7 @@ struct metric_lines_wanted {
     const char *const *words;
     size_t word_count;
     const char *hash;
+    size_t least_points; /* lines with fewer are left out */
 };
 int metric_lines_load(struct metric_lines *self, struct history *history, const struct metric_lines_wanted *wanted,
                       struct cb_err *err) CB_MUST_CHECK;

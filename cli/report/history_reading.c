@@ -3,6 +3,18 @@
 
 #include "core/clock.h"
 
+int open_history(struct cli *cli, struct history **history, struct cb_err *err)
+{
+    *history = cli->history;
+    return *history ? 0 : history_open_read_only(NULL, history, err);
+}
+
+void close_history(struct cli *cli, struct history *history)
+{
+    if (history != cli->history)
+        history_close(history);
+}
+
 const char *date_text(uint64_t wall_ns, char text[21])
 {
     if (wall_ns == 0)

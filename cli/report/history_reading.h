@@ -7,6 +7,10 @@
 #include "core/json.h"
 #include "db/history.h"
 
+/* The history that was lent to the verb, or else the home's, read-only. */
+int open_history(struct cli *cli, struct history **history, struct cb_err *err) CB_MUST_CHECK;
+void close_history(struct cli *cli, struct history *history);
+
 /* The UTC date "2026-11-21T12:00:00Z"; NULL for 0. */
 const char *date_text(uint64_t wall_ns, char text[21]);
 

@@ -1,10 +1,14 @@
 /* Assembles a page from share/report and its data. */
 #include "cli/report/page.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/report/history_reading.h"
+#include "core/alloc.h"
 #include "core/clock.h"
+#include "core/file_batch.h"
 #include "core/hash.h"
 #include "core/path.h"
 #include "core/share_file.h"
@@ -18,6 +22,7 @@
 void page_init(struct page *self, const char *kind, const char *command)
 {
     buf_init(&self->data, MAX_PAGE_BYTES);
+    self->shared = NULL;
     json_writer_init(&self->json, &self->data, 0);
     json_write_begin_object(&self->json);
     json_member_text(&self->json, "kind", kind);
@@ -65,21 +70,31 @@ static void write_data(const struct buf *data, struct buf *out)
     }
 }
 
-/* If `line` is PREFIX, a name and SUFFIX, reads the file of that name in share/report; else *is_part is false. */
-static int read_part(const char *line, size_t len, const char *prefix, const char *suffix, struct buf *part,
-                     bool *is_part, struct cb_err *err)
+/* If `line` is PREFIX, a name and SUFFIX, `path` receives report/NAME. */
+static bool find_part(const char *line, size_t len, const char *prefix, const char *suffix, char path[PART_PATH_BYTES])
 {
-    char name[128], path[PATH_MAX];
     size_t start = strlen(prefix), end = strlen(suffix);
-    buf_clear(part);
-    *is_part = false;
-    if (len < start + end || memcmp(line, prefix, start) != 0 || memcmp(line + len - end, suffix, end) != 0)
-        return 0;
-    int rc = path_format(name, sizeof name, err, "report/%.*s", (int)(len - start - end), line + start);
-    if (rc == 0)
-        rc = share_file_find("a report", name, path, err);
-    *is_part = true;
-    return rc ? rc : buf_read_file(part, path, err);
+    return len >= start + end && memcmp(line, prefix, start) == 0 && memcmp(line + len - end, suffix, end) == 0 &&
+           path_format(path, PART_PATH_BYTES, NULL, "report/%.*s", (int)(len - start - end), line + start) == 0;
+}
+
+static bool find_script(const char *line, size_t len, char path[PART_PATH_BYTES])
+{
+    return find_part(line, len, "<script src=\"", "\"></script>", path);
+}
+
+static bool find_style(const char *line, size_t len, char path[PART_PATH_BYTES])
+{
+    return find_part(line, len, "<link rel=\"stylesheet\" href=\"", "\">", path);
+}
+
+/* Replaces the text by a file of share/. */
+static int read_file(const char *name, struct buf *text, struct cb_err *err)
+{
+    char path[PATH_MAX];
+    buf_clear(text);
+    int rc = share_file_find("a report", name, path, err);
+    return rc ? rc : buf_read_file(text, path, err);
 }
 
 static void write_script(const struct buf *script, struct buf *out, struct buf *hashes)
@@ -98,15 +113,17 @@ static void write_script(const struct buf *script, struct buf *out, struct buf *
 static int write_line(const struct page *self, const char *line, size_t len, struct buf *part, struct buf *out,
                       struct buf *hashes, struct cb_err *err)
 {
-    bool is_script, is_style;
-    int rc = read_part(line, len, "<script src=\"", "\"></script>", part, &is_script, err);
+    char name[PART_PATH_BYTES];
+    bool is_script = find_script(line, len, name), is_style = !is_script && find_style(line, len, name);
+    if (is_script && self->shared) {
+        buf_printf(out, "<script src=\"%s%s?%s\"></script>\n", self->root, name, self->shared->digest);
+        return 0;
+    }
+    int rc = is_script || is_style ? read_file(name, part, err) : 0;
     if (rc || is_script) {
         write_script(part, out, hashes);
         return rc;
     }
-    rc = read_part(line, len, "<link rel=\"stylesheet\" href=\"", "\">", part, &is_style, err);
-    if (rc)
-        return rc;
     const char *place = memmem(line, len, "@DATA@", strlen("@DATA@"));
     if (is_style) {
         buf_append_text(out, "<style>");
@@ -140,7 +157,10 @@ static int write_lines(const struct page *self, const struct buf *frame, struct 
     if (rc == 0) {
         size_t line_end = strcspn(policy, "\n"), marker = strlen("@SCRIPTS@");
         buf_append(out, frame->data, (size_t)(policy - frame->data));
-        buf_append(out, hashes.data, hashes.len);
+        if (self->shared) /* 'self' is no folder of files */
+            buf_append_text(out, "'self' file:");
+        else
+            buf_append(out, hashes.data, hashes.len);
         buf_append(out, policy + marker, line_end - marker + 1);
         buf_append(out, after.data, after.len);
         rc = buf_check(&after, "a page", err);
@@ -154,13 +174,96 @@ static int write_lines(const struct page *self, const struct buf *frame, struct 
 int page_write(const struct page *self, struct buf *out, struct cb_err *err)
 {
     struct buf frame;
-    char path[PATH_MAX];
     buf_init(&frame, MAX_FILE_BYTES);
-    int rc = share_file_find("a report", FRAME, path, err);
-    if (rc == 0)
-        rc = buf_read_file(&frame, path, err);
+    int rc = read_file(FRAME, &frame, err);
     if (rc == 0)
         rc = write_lines(self, &frame, out, err);
     buf_release(&frame);
     return rc ? rc : buf_check(out, "a page", err);
+}
+
+static int add_script(struct page_scripts *self, const char *name, struct buf *text, struct cb_err *err)
+{
+    if (alloc_grow(&self->items, self->count, sizeof *self->items, err))
+        return CB_ERR_MEMORY;
+    struct page_script *script = &self->items[self->count++];
+    snprintf(script->path, sizeof script->path, "%s", name);
+    script->len = text->len;
+    script->text = buf_take(text);
+    return script->text ? 0 : alloc_fail(err, "for the scripts of a page");
+}
+
+int page_scripts_load(struct page_scripts *self, struct cb_err *err)
+{
+    struct buf frame, part;
+    char name[PART_PATH_BYTES];
+    *self = (struct page_scripts){0};
+    buf_init(&frame, MAX_FILE_BYTES);
+    buf_init(&part, MAX_FILE_BYTES);
+    int rc = read_file(FRAME, &frame, err);
+    uint64_t sum = hash_u64(frame.data, frame.len);
+    for (const char *line = frame.data; rc == 0 && *line;) {
+        size_t len = strcspn(line, "\n");
+        bool is_script = find_script(line, len, name);
+        if (is_script || find_style(line, len, name)) {
+            rc = read_file(name, &part, err);
+            uint64_t both[] = {sum, hash_u64(part.data, part.len)};
+            sum = hash_u64(both, sizeof both);
+        }
+        if (rc == 0 && is_script)
+            rc = add_script(self, name, &part, err);
+        line += len + (line[len] != '\0');
+    }
+    snprintf(self->digest, sizeof self->digest, "%016llx", (unsigned long long)sum);
+    buf_release(&frame);
+    buf_release(&part);
+    return rc;
+}
+
+/* Whether the file has this text already. */
+static bool is_written(const char *path, const struct page_script *script)
+{
+    struct buf text;
+    buf_init(&text, MAX_FILE_BYTES);
+    bool same = buf_read_file(&text, path, NULL) == 0 && text.len == script->len &&
+                memcmp(text.data, script->text, text.len) == 0;
+    buf_release(&text);
+    return same;
+}
+
+int page_scripts_write(const struct page_scripts *self, const char *folder, struct cb_err *err)
+{
+    struct file_batch batch = {0};
+    char path[PATH_MAX];
+    int rc = 0;
+    for (size_t i = 0; i < self->count && rc == 0; i++) {
+        struct buf text;
+        rc = path_format(path, sizeof path, err, "%s/%s", folder, self->items[i].path);
+        if (rc || is_written(path, &self->items[i]))
+            continue;
+        rc = path_make_folders(path, 0755, err);
+        buf_init(&text, MAX_FILE_BYTES);
+        buf_append(&text, self->items[i].text, self->items[i].len);
+        if (rc == 0)
+            rc = file_batch_add(&batch, &text, path, 0644, err);
+        buf_release(&text);
+    }
+    if (rc == 0)
+        rc = file_batch_commit(&batch, err);
+    file_batch_release(&batch);
+    return rc;
+}
+
+void page_scripts_release(struct page_scripts *self)
+{
+    for (size_t i = 0; i < self->count; i++)
+        free(self->items[i].text);
+    free(self->items);
+    *self = (struct page_scripts){0};
+}
+
+void page_share_scripts(struct page *self, const struct page_scripts *scripts, const char *root)
+{
+    self->shared = scripts;
+    self->root = root;
 }

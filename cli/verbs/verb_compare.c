@@ -503,7 +503,7 @@ static int run_compare(struct cli *cli, struct cb_err *err)
             err, CB_ERR_USAGE,
             "compare takes a base and others, each a run, a sweep, a baseline or filters in quotes; or one of "
             "them and --by KEY");
-    rc = history_open_read_only(NULL, &history, err);
+    rc = open_history(cli, &history, err);
     if (rc)
         return rc;
     rc = by ? sides_split(&sides, history, cli->words[0], by, err)
@@ -519,7 +519,7 @@ static int run_compare(struct cli *cli, struct cb_err *err)
     if (cli->exit_code == CB_EXIT_INCONCLUSIVE && !fails_inconclusive)
         cli->exit_code = CB_EXIT_PASS;
     sides_release(&sides);
-    history_close(history);
+    close_history(cli, history);
     return rc;
 }
 

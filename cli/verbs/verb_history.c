@@ -196,14 +196,14 @@ static int run_history(struct cli *cli, struct cb_err *err)
     struct metric_lines_wanted wanted = {.words = cli->words + 1, .word_count = cli->word_count - 1};
     int rc = parse_metric(cli->words[0], &wanted.op, &wanted.metric, err);
     if (rc == 0)
-        rc = history_open_read_only(NULL, &history, err);
+        rc = open_history(cli, &history, err);
     if (rc)
         return rc;
     rc = metric_lines_load(&lines, history, &wanted, err);
     if (rc == 0)
         rc = cli->json ? write_json(cli, history, &lines, err) : write_lines(cli, history, &lines, err);
     metric_lines_release(&lines);
-    history_close(history);
+    close_history(cli, history);
     return rc;
 }
 

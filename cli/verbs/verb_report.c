@@ -3,12 +3,16 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/history/overview.h"
+#include "cli/history/site_pages.h"
 #include "cli/report/history_reading.h"
 #include "cli/report/page.h"
 #include "cli/report/sweep_report.h"
 #include "core/alloc.h"
 #include "core/log.h"
 #include "core/units.h"
+#include "core/version.h"
+#include "run/workload_kind.h"
 
 #define MAX_COMMAND_BYTES MIB
 #define MOST_FLAGS 8
@@ -69,8 +73,8 @@ static void command_describe(const struct command *self, struct buf *out)
 }
 
 /* Runs the command in this process, and adds what it prints. */
-static int add_document(struct page *page, const char *program_path, const char *name, struct command *command,
-                        struct cb_err *err)
+static int add_document(struct page *page, struct cli *caller, struct history *history, const char *name,
+                        struct command *command, struct cb_err *err)
 {
     struct cli cli;
     struct buf text;
@@ -79,10 +83,11 @@ static int add_document(struct page *page, const char *program_path, const char 
     if (!argv)
         return alloc_fail(err, "for a command line");
     command_add(command, "--json");
-    argv[0] = (char *)program_path;
+    argv[0] = (char *)caller->program_path;
     for (size_t i = 0; i < command->count; i++)
         argv[i + 1] = (char *)command->words[i];
     int rc = cli_init(&cli, (int)command->count + 1, argv, err);
+    cli.history = history;
     if (rc == 0)
         rc = cli.verb->run(&cli, err);
     if (rc == 0) {
@@ -96,7 +101,7 @@ static int add_document(struct page *page, const char *program_path, const char 
     return rc;
 }
 
-static int add_kind_documents(struct cli *cli, struct page *page, const struct page_kind *kind,
+static int add_kind_documents(struct cli *cli, struct page *page, struct history *history, const struct page_kind *kind,
                               const char *const *words, size_t count, struct cb_err *err)
 {
     const char *by = cli_flag_value(cli, "by");
@@ -110,7 +115,7 @@ static int add_kind_documents(struct cli *cli, struct page *page, const struct p
             command_add(&command, "--by");
             command_add(&command, by);
         }
-        rc = rc ? rc : add_document(page, cli->program_path, document->name, &command, err);
+        rc = rc ? rc : add_document(page, cli, history, document->name, &command, err);
         free(command.words);
     }
     return rc;
@@ -131,7 +136,7 @@ static int add_sweep_comparisons(struct cli *cli, struct page *page, struct hist
         snprintf(name, sizeof name, "by %s", report.axes.keys[i]);
         command_add(&command, "--by");
         command_add(&command, report.axes.keys[i]);
-        rc = add_document(page, cli->program_path, name, &command, err);
+        rc = add_document(page, cli, history, name, &command, err);
         free(command.words);
     }
     sweep_report_release(&report);
@@ -154,48 +159,181 @@ static int find_kind(struct cli *cli, struct history *history, const struct page
     return rc || is_sweep ? rc : find_only_run(cli, history, run, err);
 }
 
-static int make_page(struct cli *cli, struct history *history, struct page *page, struct cb_err *err)
+/* Fills the page up to its end, which is left to the caller. */
+static int fill_page(struct cli *cli, struct history *history, const struct page_kind *kind, const char *const *words,
+                     size_t count, struct page *page, struct cb_err *err)
 {
-    const struct page_kind *kind;
-    struct command command = {0};
+    struct command command;
     struct buf text;
-    char run[64] = "";
-    const char *only = run;
     buf_init(&text, MAX_COMMAND_BYTES);
-    int rc = find_kind(cli, history, &kind, run, err);
-    const char *const *words = *run ? &only : cli->words;
-    size_t count = *run ? 1 : cli->word_count;
-    if (rc == 0)
-        rc = command_init(&command, "report", words, count, err);
+    int rc = command_init(&command, "report", words, count, err);
+    if (rc == 0 && cli_flag_value(cli, "by")) {
+        command_add(&command, "--by");
+        command_add(&command, cli_flag_value(cli, "by"));
+    }
     if (rc == 0) {
-        if (cli_flag_value(cli, "by")) {
-            command_add(&command, "--by");
-            command_add(&command, cli_flag_value(cli, "by"));
-        }
         command_describe(&command, &text);
         rc = buf_check(&text, "a command line", err);
     }
-    page_init(page, rc ? "" : kind->name, text.data);
+    page_init(page, kind->name, text.data);
     if (rc == 0)
-        rc = add_kind_documents(cli, page, kind, words, count, err);
+        rc = add_kind_documents(cli, page, history, kind, words, count, err);
     if (rc == 0 && kind->by)
         rc = add_sweep_comparisons(cli, page, history, words[0], err);
     free(command.words);
     buf_release(&text);
+    return rc;
+}
+
+static int make_page(struct cli *cli, struct history *history, struct page *page, struct cb_err *err)
+{
+    const struct page_kind *kind;
+    char run[64] = "";
+    const char *only = run;
+    int rc = find_kind(cli, history, &kind, run, err);
+    if (rc)
+        return rc;
+    rc = fill_page(cli, history, kind, *run ? &only : cli->words, *run ? 1 : cli->word_count, page, err);
     return rc ? rc : page_end(page, err);
+}
+
+/* The pages of a site */
+
+struct site {
+    struct cli *cli;
+    struct history *history;
+    struct page_scripts scripts;
+};
+
+/* `history METRIC` of each primary metric that the runs of the line have. */
+static int add_line_documents(struct site *self, const struct site_page *line, struct page *page, struct cb_err *err)
+{
+    char hash[48], site[80];
+    struct buf store;
+    int rc = 0;
+    snprintf(hash, sizeof hash, "hash=%s", line->name);
+    snprintf(site, sizeof site, "site=%s", line->site);
+    buf_init(&store, MAX_COMMAND_BYTES);
+    buf_printf(&store, "store=%s", line->store);
+    for (int i = 0; i < METRIC_COUNT && rc == 0; i++) {
+        const char *name = metric_row((enum metric_id)i)->name, *words[] = {name, hash, site, store.data};
+        struct command command;
+        if (!metric_row((enum metric_id)i)->primary)
+            continue;
+        rc = command_init(&command, "history", words, sizeof words / sizeof *words, err);
+        if (rc == 0)
+            rc = add_document(page, self->cli, self->history, name, &command, err);
+        free(command.words);
+    }
+    buf_release(&store);
+    return rc;
+}
+
+/* "llama3-8b on 8 ranks", or the workload if it has no model. */
+static int add_line_title(struct site *self, const struct site_page *line, struct page *page, struct cb_err *err)
+{
+    struct experiment *experiment;
+    char title[256];
+    int rc = history_load_experiment(self->history, line->newest, &experiment, err);
+    if (rc)
+        return rc;
+    bool has_model = experiment_uses(experiment, OPT_MODEL);
+    snprintf(title, sizeof title, "%s on %s ranks",
+             has_model ? experiment_text(experiment, OPT_MODEL) : workload_kind_of(experiment)->name,
+             experiment_text(experiment, OPT_RANKS));
+    json_member_text(&page->json, "title", title);
+    experiment_free(experiment);
+    return 0;
+}
+
+static int add_overview(struct site *self, struct page *page, struct cb_err *err)
+{
+    struct buf document;
+    buf_init(&document, 512 * MIB);
+    int rc = overview_write(self->history, &document, err);
+    if (rc == 0)
+        page_add(page, "site", NULL, document.data);
+    buf_release(&document);
+    return rc;
+}
+
+static int make_site_page(void *context, const struct site_page *about, struct buf *out, struct cb_err *err)
+{
+    struct site *self = context;
+    struct page page;
+    const char *words[] = {about->name};
+    int rc = 0;
+    if (about->kind == SITE_RUN || about->kind == SITE_SWEEP)
+        rc = fill_page(self->cli, self->history, &kinds[about->kind == SITE_RUN ? KIND_RUN : KIND_SWEEP], words, 1,
+                       &page, err);
+    else
+        page_init(&page, about->kind == SITE_LINE ? "line" : "site", NULL);
+    if (about->kind == SITE_LINE)
+        rc = add_line_documents(self, about, &page, err);
+    if (about->kind == SITE_START)
+        rc = add_overview(self, &page, err);
+    const char *root = about->kind == SITE_START ? "" : "../";
+    page_share_scripts(&page, &self->scripts, root);
+    if (rc == 0) {
+        json_write_end_object(&page.json); /* of the documents */
+        json_member_object(&page.json, "site");
+        json_member_text(&page.json, "root", root);
+        if (about->kind == SITE_LINE)
+            rc = add_line_title(self, about, &page, err);
+        json_member_text(&page.json, "line", *about->line ? about->line : NULL);
+        json_member_text(&page.json, "sweep", *about->sweep ? about->sweep : NULL);
+        rc = rc ? rc : page_end(&page, err);
+    }
+    if (rc == 0)
+        rc = page_write(&page, out, err);
+    page_release(&page);
+    return rc;
+}
+
+static int make_site(struct cli *cli, const char *folder, struct cb_err *err)
+{
+    struct site self = {.cli = cli};
+    struct site_pages pages = {0};
+    struct site_counts counts;
+    char maker[128];
+    int rc = open_history(cli, &self.history, err);
+    if (rc)
+        return rc;
+    rc = page_scripts_load(&self.scripts, err);
+    snprintf(maker, sizeof maker, "%s %s", version_text(), self.scripts.digest);
+    if (rc == 0)
+        rc = site_pages_find(&pages, self.history, maker, err);
+    if (rc == 0)
+        rc = site_pages_check_folder(folder, err);
+    if (rc == 0)
+        rc = page_scripts_write(&self.scripts, folder, err);
+    if (rc == 0)
+        rc = site_pages_make(&pages, folder, make_site_page, &self, &counts, err);
+    if (rc == 0)
+        log_info("%s/index.html: %zu page%s made, %zu kept, %zu removed", folder, counts.made,
+                 units_plural(counts.made), counts.kept, counts.removed);
+    site_pages_release(&pages);
+    page_scripts_release(&self.scripts);
+    close_history(cli, self.history);
+    return rc;
 }
 
 static int run_report(struct cli *cli, struct cb_err *err)
 {
     const char *file = cli_flag_value(cli, "o");
     struct history *history;
-    struct page page;
+    struct page page = {0};
     char size[32];
-    int rc = history_open_read_only(NULL, &history, err);
+    if (cli_flag_value(cli, "site")) {
+        if (cli->word_count || file || cli->json)
+            return cb_fail(err, CB_ERR_USAGE, "report --site DIR takes the whole history: no runs, -o or --json");
+        return make_site(cli, cli_flag_value(cli, "site"), err);
+    }
+    int rc = open_history(cli, &history, err);
     if (rc)
         return rc;
     rc = make_page(cli, history, &page, err);
-    history_close(history);
+    close_history(cli, history);
     if (rc == 0 && cli->json)
         buf_append(&cli->out, page.data.data, page.data.len);
     else if (rc == 0)
@@ -213,6 +351,7 @@ static int run_report(struct cli *cli, struct cb_err *err)
 static const struct verb_flag flags[] = {
     {"o", "FILE", "write the page there; otherwise to stdout"},
     {"by", "KEY", "compare the values of a key of one sweep"},
+    {"site", "DIR", "pages of the whole history in that folder; later calls make only what has changed"},
 };
 
 const struct verb verb_report = {

@@ -212,14 +212,14 @@ static int run_show(struct cli *cli, struct cb_err *err)
 {
     struct history *history;
     bool is_sweep = false;
-    int rc = history_open_read_only(NULL, &history, err);
+    int rc = open_history(cli, &history, err);
     if (rc)
         return rc;
     if (cli->word_count == 1)
         rc = sweep_report_is_sweep(history, cli->words[0], &is_sweep, err);
     if (rc == 0)
         rc = is_sweep ? show_sweep(cli, history, cli->words[0], err) : show_run(cli, history, err);
-    history_close(history);
+    close_history(cli, history);
     return rc;
 }
 

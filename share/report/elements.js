@@ -24,7 +24,7 @@ function textCell(text) {
 }
 
 // columns: [heading, …], "#" before one of figures. rows: arrays of cells, made when the table is first seen.
-function table(caption, columns, rows) {
+function table(caption, columns, rows, isOpen) {
     const place = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption });
     const folded = element("details", { "data-rows": rows.length }, element("summary", {}, rows.length > 1 ? `Figures (${plural(rows.length, "row")})` : "Figures"), place);
     const fill = () => {
@@ -33,7 +33,7 @@ function table(caption, columns, rows) {
         place.append(element("table", {}, element("thead", {}, element("tr", {}, head)), element("tbody", {}, rows.map((row) => element("tr", {}, row())))));
     };
     folded.addEventListener("toggle", fill);
-    folded.open = rows.length <= ROWS_SHOWN;
+    folded.open = isOpen || rows.length <= ROWS_SHOWN;
     fill();
     return folded;
 }

@@ -7,18 +7,19 @@ function sectionOf(section, documents) {
         element("h2", {}, section.title),
         section.note ? element("p", { class: "note" }, section.note) : null,
         section.chart ? draw(section.chart) : null,
-        section.table ? table(section.title, section.table.columns, section.table.rows) : null,
-        element("p", { class: "note" }, copyButton(command, "Copy command", `${command} prints these figures`)));
+        section.table ? table(section.title, section.table.columns, section.table.rows, section.table.isOpen) : null,
+        command && element("p", { class: "note" }, copyButton(command, "Copy command", `${command} prints these figures`)));
 }
 
 function build(data) {
-    const kind = KINDS[data.kind](data.documents);
+    const kind = KINDS[data.kind](data.documents, data.site);
     document.title = `${kind.heading} - ckptbench`;
     document.getElementById("heading").append(
+        ...(data.site ? siteLinks(data) : []),
         element("h1", {}, kind.heading),
         element("p", { class: "about" }, kind.about),
         ...kind.answer,
-        element("div", { class: "copied" }, element("span", { class: "note" }, "This page again:"), element("code", {}, `${data.command} -o report.html`), copyButton(`${data.command} -o report.html`, "Copy command")));
+        ...(!data.command ? [] : [element("div", { class: "copied" }, element("span", { class: "note" }, "This page again:"), element("code", {}, `${data.command} -o report.html`), copyButton(`${data.command} -o report.html`, "Copy command"))]));
     document.getElementById("page").append(...kind.sections.filter(Boolean).map((section) => sectionOf(section, data.documents)));
     document.getElementById("footer").append(element("p", {}, `Made by ckptbench ${data.version} on ${data.made.replace("T", " ").replace("Z", " UTC")}.`));
     redraw();
