@@ -338,8 +338,8 @@ static double student_within(double angle, size_t degrees)
     return odd ? 2 / acos(-1) * (angle + sin(angle) * sum) : sin(angle) * sum;
 }
 
-/* t with P(|T| <= t) = confidence, by bisection of its angle. */
-static double student_quantile(double confidence, size_t degrees)
+/* By bisection of its angle. */
+double stats_student_quantile(double confidence, size_t degrees)
 {
     double low = 0, high = acos(-1) / 2;
     for (int i = 0; i < BISECTION_STEPS; i++) {
@@ -359,7 +359,7 @@ double stats_predict_ratio(const double *earlier, size_t n, double value, double
         mean += log(earlier[i]) / (double)n;
     double s = fmax(sqrt(stats_log_variance(earlier, n, NULL, 0)), STATS_LEAST_DEVIATION);
     double distance = log(value) - mean, error = s * sqrt(1 + 1 / (double)n);
-    double half = student_quantile(confidence, n - 1) * error;
+    double half = stats_student_quantile(confidence, n - 1) * error;
     *shift = (struct shift){expm1(distance), expm1(distance - half), expm1(distance + half)};
     /* 1 - x cannot resolve a smaller p than its rounding. */
     return fmax(1 - student_within(atan(fabs(distance) / error / sqrt((double)(n - 1))), n - 1), DBL_EPSILON);

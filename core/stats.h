@@ -63,6 +63,9 @@ double stats_predict_ratio(const double *earlier, size_t n, double value, double
  * exp(mean +- t(n-1) s / sqrt(n)). False, and nothing written, if n < 3 or a value is not positive. */
 bool stats_median_interval(const double *values, size_t n, double confidence, double interval[2]);
 
+/* t with P(|T| <= t) = confidence, of Student's distribution with so many degrees of freedom (>= 1). */
+double stats_student_quantile(double confidence, size_t degrees);
+
 /* Holm's step-down adjusted p-values, in place, in the order given. */
 void stats_holm(double *p, size_t n);
 

@@ -7,6 +7,7 @@
 #include "cli/compare/compare_sides.h"
 #include "cli/compare/comparison.h"
 #include "cli/history/level_change.h"
+#include "cli/compare/scaling_report.h"
 #include "cli/report/history_reading.h"
 #include "cli/report/metric_format.h"
 #include "cli/report/request_repeats.h"
@@ -184,6 +185,7 @@ static int json_other(struct json_writer *json, struct history *history, const s
 static int write_json(struct cli *cli, struct history *history, const struct sides *sides,
                       const struct comparison *comparisons, struct cb_err *err)
 {
+    const char *by = cli_flag_value(cli, "by");
     struct json_writer json;
     int rc = 0;
     json_writer_init(&json, &cli->out, 2);
@@ -196,6 +198,9 @@ static int write_json(struct cli *cli, struct history *history, const struct sid
     json_member_array(&json, "others");
     for (size_t i = 1; i < sides->count && rc == 0; i++)
         rc = json_other(&json, history, &sides->items[0], &sides->items[i], &comparisons[i - 1], err);
+    json_write_end_array(&json);
+    if (rc == 0 && scaling_is_size(by))
+        rc = scaling_write_json(sides, by, &json, err);
     return rc ? rc : cli_end_json(cli, &json, err);
 }
 
@@ -434,6 +439,8 @@ static int compare_sides(struct cli *cli, struct history *history, struct sides 
         if (rc == 0)
             rc = write_levels(cli, history, &sides->items[i], &comparisons[i - 1], err);
     }
+    if (rc == 0 && !cli->json && scaling_is_size(cli_flag_value(cli, "by")))
+        rc = scaling_write(sides, cli_flag_value(cli, "by"), cli->colour, &cli->out, err);
     for (size_t i = 1; comparisons && i < sides->count; i++)
         comparison_release(&comparisons[i - 1]);
     free(comparisons);
@@ -524,7 +531,7 @@ static int run_compare(struct cli *cli, struct cb_err *err)
 }
 
 static const struct verb_flag flags[] = {
-    {"by", "KEY", "one side for each value of a key"},
+    {"by", "KEY", "one side for each value of a key; nodes and ranks also with efficiency and a scaling model"},
     {"threshold", "PERCENT", "a change smaller than this does not matter (3%)"},
     {"fail-on", "VERDICT", "worse (default): exit code 5 if a primary metric is worse; inconclusive: also 6 if one is"},
     {"across", NULL, "judge although machines, kernels or libraries differ"},

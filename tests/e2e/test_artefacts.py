@@ -49,6 +49,7 @@ CHANGED = {
     r"store\\?\.record|for the run's folder in a file system": "store.record is new",
     r"io\\?\.fanout|files .*over this many folders|d00000 and so on|0 is one folder": "io.fanout is for every format",
     r"a path, (paths of|s3://)|paths of several mounts|PREFIX, null:, or": "store is one folder or several",
+    r"one side for each value of a key": "compare --by nodes has a scaling model",
     r"URL of an S3 server, as": "s3.endpoint is one or several",
     r"HOME/runs; runs whose|folders under HOME/runs\.|^(gone )?are kept\.": "runs whose folder is gone leave the history",
     r"CKPTBENCH.INDEX|where runs (and history\.db )?are kept|local disk for the index": "the history is an index on a local disk",

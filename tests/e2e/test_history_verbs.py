@@ -815,3 +815,39 @@ def test_the_documented_queries_run(home):
     assert len(queries) == 4
     for query in queries:
         assert home.json("sql", re.sub(r"^--.*", "", query.strip())), query
+
+
+def make_sizes(home, sizes, repeats=3):
+    """Saves of 2 MiB: 0.1 s, 512 KiB/s a node until 4 nodes, and no more together; loads that scale perfectly."""
+    for n in sizes:
+        for repeat in range(repeats):
+            seconds = (0.1 + max(4 / n, 1)) * (1 + 0.002 * repeat)
+            home.make(f"s1.{n:02}{repeat}", f"save={seconds}", f"load={8 / n * (1 + 0.002 * repeat)}", "ranks=8", f"nodes={n}", sweep="s1")
+    home.call("collect")
+
+
+def test_compare_by_nodes_has_efficiency_and_a_scaling_model(home):
+    make_sizes(home, (1, 2, 3, 4, 6, 8))
+    text = home.call("compare", "s1", "--by", "nodes").stdout
+    save = text[text.index("efficiency"):].splitlines()
+    assert save[1].split()[:2] == ["1", "3"] and save[1].endswith("100 %") and save[6].split()[0] == "8"
+    assert "model of the save (95 % intervals): fixed" in text and "; one node 51" in text and "; shared limit 1.99" in text
+    scaling = home.json("compare", "s1", "--by", "nodes")["scaling"]
+    model = scaling["save"]["model"]
+    assert scaling["key"] == "nodes" and [size["n"] for size in scaling["save"]["sizes"]] == [1, 2, 3, 4, 6, 8]
+    for name, truth in (("fixed_s", 0.1), ("unit_bytes_per_s", 2**19), ("shared_bytes_per_s", 2**21)):
+        assert 0.7 * truth < model[name]["ci"][0] < model[name]["ci"][1] < 1.1 * truth, (name, model)
+    assert model["log_s"]["ci"][0] == 0 and model["log_s"]["ci"][1] < 0.02
+    assert abs(scaling["save"]["sizes"][5]["efficiency"] - 4.1 / 1.1 / 8) < 0.01
+    load = scaling["load"]
+    assert all(abs(size["efficiency"] - 1) < 0.01 for size in load["sizes"])
+    assert load["model"]["shared_bytes_per_s"]["ci"][1] is None  # not reached
+
+
+def test_compare_by_nodes_refuses_a_model_that_the_runs_do_not_carry(home):
+    make_sizes(home, (1, 2, 4))
+    text = home.call("compare", "s1", "--by", "nodes").stdout
+    assert "model of the save: none, it needs 4 sizes and 7 runs, and there are 3 and 9" in text and "efficiency" in text
+    scaling = home.json("compare", "s1", "--by", "nodes")["scaling"]
+    assert scaling["save"]["model"] is None and "4 sizes" in scaling["save"]["no_model"]
+    assert "scaling" not in home.json("compare", "s1.010", "s1.020")
