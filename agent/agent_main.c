@@ -15,6 +15,7 @@
 #include "agent/node/node.h"
 #include "agent/pool/pool_job.h"
 #include "core/clock.h"
+#include "core/foreground.h"
 #include "core/log.h"
 #include "core/process.h"
 #include "core/units.h"
@@ -24,6 +25,7 @@
 
 static const char usage[] =
     "usage: ckptbench-agent run RUN_FOLDER…\n"
+    "       ckptbench-agent watch RUN_FOLDER COMMAND…\n"
     "       ckptbench-agent node --head ADDRESSES --port PORT [--name NAME] [--timeout TIME] [--sent]\n"
     "       ckptbench-agent shell HOSTS NAME COMMAND…\n"
     "       ckptbench-agent warm POOL_FOLDER\n"
@@ -37,6 +39,7 @@ static const char usage[] =
     "Exit codes: 0 pass, 1 our failure, 2 usage, 3 the benchmark failed, 4 infrastructure.\n";
 
 #define PAGE_BYTES 4096
+#define COMMAND_NOT_STARTED 127 /* as a shell reports it */
 
 /* The signal flag: how many times we were asked to stop. */
 static volatile sig_atomic_t signals_received;
@@ -81,14 +84,26 @@ static int run(const char *folder)
 {
     struct cb_err err;
     enum outcome outcome;
-    int code;
+    int code, unused;
     catch_signals();
-    int rc = attempt_run(folder, &signals_received, &time_is_up, &outcome, &code, &err);
+    int rc = attempt_run(folder, NULL, &unused, &signals_received, &time_is_up, &outcome, &code, &err);
     if (rc) {
         log_error("%s", err.message);
         return cb_exit_code_at_home(rc);
     }
     return code == CB_ERR_USAGE ? CB_EXIT_USAGE : outcome_exit_code(outcome);
+}
+
+/* The exit code is the command's; 127 if it was not started, as in a shell. */
+static int run_watched(const char *folder, const char *const *command)
+{
+    struct cb_err err;
+    enum outcome outcome;
+    int code, status = -1;
+    int rc = attempt_run(folder, command, &status, &signals_received, &time_is_up, &outcome, &code, &err);
+    if (rc)
+        log_error("%s", err.message);
+    return status == -1 ? COMMAND_NOT_STARTED : foreground_exit_code(status);
 }
 
 /* Whether the run's last attempt was sealed as a pass. */
@@ -202,6 +217,8 @@ int main(int argc, char **argv)
     log_init("ckptbench-agent", LOG_NORMAL);
     if (argc > 2 && strcmp(argv[1], "run") == 0)
         return run_each(argc - 2, argv + 2);
+    if (argc > 3 && strcmp(argv[1], "watch") == 0)
+        return run_watched(argv[2], (const char *const *)(argv + 3));
     if (argc > 2 && strcmp(argv[1], "node") == 0)
         return run_node(argc - 2, argv + 2);
     if (argc > 2 && strcmp(argv[1], "shell") == 0)

@@ -215,6 +215,9 @@ static int read_arguments(struct cli *self, struct arguments *arguments, struct 
         }
         if (!only_words && argument[0] == '-' && argument[1]) {
             rc = read_flag(self, arguments, argument, err);
+        } else if (only_words && self->verb && self->verb->takes_command) {
+            self->words[self->word_count++] = argument;
+            rc = 0;
         } else if (self->verb) {
             rc = read_word(self, arguments, argument, err);
         } else if (strcmp(argument, "help") == 0) {
@@ -327,7 +330,7 @@ static size_t style_at(const char *at, size_t left)
 }
 
 /* Text from files, servers and other machines is part of the output, so control characters in it are escaped. */
-int cli_flush(struct cli *self, struct cb_err *err)
+int cli_flush_to(struct cli *self, int fd, struct cb_err *err)
 {
     int rc = buf_check(&self->out, "the answer", err);
     char *shown = rc ? NULL : malloc(self->out.len * UTF8_ESCAPED_MAX + 1);
@@ -335,17 +338,22 @@ int cli_flush(struct cli *self, struct cb_err *err)
         rc = alloc_fail(err, "for the answer");
     size_t len = rc ? 0 : utf8_escape(self->out.data, self->out.len, self->colour ? style_at : NULL, shown);
     for (size_t done = 0; rc == 0 && done < len;) {
-        ssize_t written = write(STDOUT_FILENO, shown + done, len - done);
+        ssize_t written = write(fd, shown + done, len - done);
         if (written >= 0)
             done += (size_t)written;
         else if (errno == EPIPE)
             break;
         else if (errno != EINTR)
-            rc = cb_fail_errno(err, errno, "writing to stdout");
+            rc = cb_fail_errno(err, errno, "writing to %s", fd == STDOUT_FILENO ? "stdout" : "stderr");
     }
     free(shown);
     buf_clear(&self->out);
     return rc;
+}
+
+int cli_flush(struct cli *self, struct cb_err *err)
+{
+    return cli_flush_to(self, STDOUT_FILENO, err);
 }
 
 int cli_parse_flag(const struct cli *self, const char *name,

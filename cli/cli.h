@@ -36,6 +36,7 @@ struct verb {
     const char *about;     /* further paragraphs for help and man page; may be NULL */
     const char *example;   /* a command line; may be NULL */
     bool takes_experiment; /* FILE.yaml, key=value and --key are settings; otherwise all arguments are words */
+    bool takes_command;    /* what follows `--` are words, although it takes an experiment */
     bool reads_checkpoint; /* so a damaged checkpoint is its result (exit code 3), not a failure of this machine (4) */
     const struct verb_flag *flags;
     size_t flag_count;
@@ -76,8 +77,9 @@ struct cli {
     const char *program_path; /* argv[0] */
     const struct verb *verb;  /* NULL if only --help or --version was given */
     bool quiet, verbose, json, help, version;
-    bool help_all;      /* --help all: every key */
-    const char **words; /* arguments that are not flags; empty for verbs that take an experiment */
+    bool help_all; /* --help all: every key */
+    const char *
+        *words; /* arguments that are not flags, NULL-terminated; for verbs that take an experiment, a command */
     size_t word_count;
     struct setting_list settings; /* for verbs that take an experiment: files first, then words */
     struct given_flag *flags;
@@ -113,6 +115,7 @@ uint32_t cli_cores(void);
 /* Writes `out` to stdout and empties it, for verbs that print in parts. A reader that closes the pipe (head) is not an
  * error. */
 int cli_flush(struct cli *self, struct cb_err *err) CB_MUST_CHECK;
+int cli_flush_to(struct cli *self, int fd, struct cb_err *err) CB_MUST_CHECK; /* to stderr */
 
 /* Appends the text of --help (of the verb, or of all verbs) or of --version. */
 void cli_write_help(struct cli *self);
@@ -126,6 +129,6 @@ int cli_end_table(struct cli *self, struct table *table, struct cb_err *err) CB_
 extern const struct verb verb_baseline, verb_cancel, verb_clean, verb_collect, verb_compare, verb_completion,
     verb_convert, verb_doctor, verb_export, verb_history, verb_inspect, verb_list, verb_logs, verb_man, verb_models,
     verb_options, verb_plan, verb_render, verb_report, verb_run, verb_s3, verb_show, verb_site, verb_sql, verb_status,
-    verb_submit, verb_verify, verb_warm;
+    verb_submit, verb_verify, verb_warm, verb_watch;
 
 #endif

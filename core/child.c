@@ -69,10 +69,12 @@ static int place_fds(const struct child_options *options)
  * handlers are reset, since a handler would swallow a signal that should end the child. */
 static void become_child(const struct child_options *options, char **environment, pid_t parent, int report_fd)
 {
-    setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, options->death_signal ? options->death_signal : SIGTERM);
-    if (getppid() != parent)
-        _exit(127); /* the parent died before the line above */
+    if (!options->in_foreground) {
+        setpgid(0, 0);
+        prctl(PR_SET_PDEATHSIG, options->death_signal ? options->death_signal : SIGTERM);
+        if (getppid() != parent)
+            _exit(127); /* the parent died before the line above */
+    }
     const int reset[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGXFSZ, SIGCHLD, SIGUSR1, SIGUSR2};
     for (size_t i = 0; i < sizeof reset / sizeof *reset; i++)
         signal(reset[i], SIG_DFL);
@@ -125,8 +127,8 @@ int child_start(struct child *self, const struct child_options *options, struct 
     close(report[1]);
     free(environment);
     if (pid > 0) {
-        setpgid(pid,
-                pid); /* parent and child both call it, in either order; after the exec it fails, which is harmless */
+        if (!options->in_foreground)
+            setpgid(pid, pid); /* parent and child both call it, in either order; after the exec it fails harmlessly */
         failure = await_exec(report[0]);
         if (failure)
             waitpid(pid, NULL, 0);

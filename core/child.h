@@ -22,7 +22,8 @@ struct child_options {
     const char *folder;                       /* working folder, or NULL */
     int stdin_fd;                             /* -1 is /dev/null */
     int stdout_fd, stderr_fd;                 /* -1 inherits */
-    int death_signal; /* signal that the child gets when the thread that started it dies; 0 is SIGTERM */
+    bool in_foreground; /* keeps our process group, and with it the terminal; outlives us (core/foreground.h) */
+    int death_signal;   /* signal that the child gets when the thread that started it dies; 0 is SIGTERM */
 };
 
 struct child {

@@ -9,6 +9,7 @@ static const struct workload_kind kinds[] = {
     {"verify", .has_ranks = true, .inspects_checkpoint = true},
     {"train", .has_ranks = true, .trains = true},
     {"wait"},
+    {"watch", .has_ranks = true, .watches = true},
 };
 
 /* For a workload of another release in the history. */

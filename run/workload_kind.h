@@ -15,6 +15,7 @@ struct workload_kind {
     bool trains;              /* trains a model; saves and resumes according to the train.* keys */
     bool measures_cluster;    /* runs the suite: nodes, links, storage, GPUs */
     bool inspects_checkpoint; /* reads a whole stored checkpoint once, and writes nothing */
+    bool watches;             /* observes the checkpoints of a command, which starts the ranks */
     bool is_raw;              /* moves the bytes of a checkpoint, without its format */
 };
 

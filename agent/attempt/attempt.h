@@ -56,8 +56,10 @@ struct attempt {
     struct counters counters;
     struct probe *probe; /* NULL before ranks start and after they end */
     struct verdict_of_attempt verdict;
-    uint64_t oom_kills; /* memory_oom_kills() before the ranks started */
-    char stuck[256];    /* processes that could not be killed; "" if all ended */
+    const char *const *command; /* of workload=watch, NULL-terminated; NULL: the shell command of command= */
+    int command_status;         /* as waitpid(2) gives it; -1 before the command has ended */
+    uint64_t oom_kills;         /* memory_oom_kills() before the ranks started */
+    char stuck[256];            /* processes that could not be killed; "" if all ended */
 };
 
 /* The first decision wins. */

@@ -16,6 +16,7 @@
 #include "agent/attempt/rank_watch.h"
 #include "agent/attempt/seal.h"
 #include "agent/attempt/slurm_end.h"
+#include "agent/attempt/watch_command.h"
 #include "core/clock.h"
 #include "core/memory.h"
 #include "core/units.h"
@@ -147,6 +148,27 @@ static void wait_for_end(struct attempt *attempt)
     }
 }
 
+/* A missing fingerprint weakens comparisons but invalidates no result, so it is only logged. */
+static void end_probe(struct attempt *self)
+{
+    struct cb_err err;
+    if (probe_finish(self->probe, clock_monotonic_ns() + PROBE_GRACE_NS, &err))
+        log_line(self, "no fingerprint: %s", err.message);
+    self->probe = NULL;
+}
+
+/* workload=watch: the command starts the ranks, and we know of them what its processes report. */
+static void watch_command(struct attempt *self)
+{
+    struct cb_err err;
+    counters_start(&self->counters, "");
+    if (probe_start(self->path.data, experiment_text(self->experiment, OPT_STORE), &self->probe, &err))
+        log_line(self, "no fingerprint: %s", err.message);
+    watch_command_run(self);
+    end_probe(self);
+    counters_stop(&self->counters);
+}
+
 static void run_ranks(struct attempt *self)
 {
     struct cb_err err;
@@ -161,6 +183,10 @@ static void run_ranks(struct attempt *self)
         attempt_decide(self, OUTCOME_CANCELLED, CB_ERR_ABORTED, "stopped on request before this run began");
     if (self->verdict.decided)
         return;
+    if (workload_kind_of(self->experiment)->watches) {
+        watch_command(self);
+        return;
+    }
     if (start_ranks(self, &err) != 0)
         attempt_decide(self, err.code == CB_ERR_USAGE ? OUTCOME_BENCHMARK_FAILED : OUTCOME_INFRASTRUCTURE, err.code,
                        "%s", err.message);
@@ -168,11 +194,8 @@ static void run_ranks(struct attempt *self)
         rank_watch_run(self);
     if (!self->launcher.exited)
         launch_end(self, LEAVE_GRACE_NS);
-    /* Before the final kill, which would end the probe's tools. A missing fingerprint weakens comparisons but
-     * invalidates no result, so it is only logged. */
-    if (probe_finish(self->probe, clock_monotonic_ns() + PROBE_GRACE_NS, &err))
-        log_line(self, "no fingerprint: %s", err.message);
-    self->probe = NULL;
+    /* Before the final kill, which would end the probe's tools. */
+    end_probe(self);
     launch_end(self, LEAVE_GRACE_NS);
     node_peers_finish(self);
     if (self->pages.count > 0)
@@ -272,8 +295,9 @@ static void clean_uploads(const struct attempt *attempt)
                  uri.inner);
 }
 
-int attempt_run(const char *run_folder, const volatile sig_atomic_t *signals, const volatile sig_atomic_t *time_is_up,
-                enum outcome *outcome, int *code, struct cb_err *err)
+int attempt_run(const char *run_folder, const char *const *command, int *command_status,
+                const volatile sig_atomic_t *signals, const volatile sig_atomic_t *time_is_up, enum outcome *outcome,
+                int *code, struct cb_err *err)
 {
     char absolute[PATH_MAX];
     struct attempt self = {.started_ns = clock_monotonic_ns(),
@@ -281,9 +305,12 @@ int attempt_run(const char *run_folder, const volatile sig_atomic_t *signals, co
                            .signals = signals,
                            .time_is_up = time_is_up,
                            .parent = getppid(),
+                           .command = command,
+                           .command_status = -1,
                            .pages = {.lock_fd = -1}};
     buf_init(&self.path, PATH_MAX);
-    prctl(PR_SET_CHILD_SUBREAPER, 1); /* orphans become our children, so that none is left behind */
+    if (!command)
+        prctl(PR_SET_CHILD_SUBREAPER, 1); /* orphans become our children, so that none is left behind */
     int rc = open_attempt(&self, run_folder, absolute, err);
     if (!rc) {
         run_ranks(&self);
@@ -292,6 +319,7 @@ int attempt_run(const char *run_folder, const volatile sig_atomic_t *signals, co
         slurm_end_give_back(&self);
         *outcome = self.verdict.outcome;
         *code = self.verdict.code;
+        *command_status = self.command_status;
     }
     node_peers_free(self.peers);
     nodes_release(&self.nodes);

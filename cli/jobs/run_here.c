@@ -13,8 +13,10 @@
 #include <unistd.h>
 
 #include "cli/jobs/site_command.h"
+#include "core/alloc.h"
 #include "core/child.h"
 #include "core/clock.h"
+#include "core/foreground.h"
 #include "core/log.h"
 #include "core/process.h"
 #include "core/units.h"
@@ -250,15 +252,61 @@ static int seal(const struct launch *launch, uint32_t attempts_before, enum outc
     return rc;
 }
 
+/* Seals the attempt if the agent left it unsealed, and ingests it. */
+static int take_attempt(const struct launch *launch, uint32_t attempts_before, const char *reason, struct cb_err *err)
+{
+    struct manifest manifest;
+    char path[PATH_MAX];
+    bool ingested;
+    int rc = 0;
+    if (!find_attempt(launch, attempts_before, path) || manifest_read(path, &manifest, NULL) == CB_ERR_NOT_FOUND)
+        rc = seal(launch, attempts_before, OUTCOME_LOST, reason, err);
+    return rc ? rc : history_ingest(launch->history, launch->folder, &ingested, err);
+}
+
+static int fail_start(const struct launch *launch, uint32_t attempts_before, struct cb_err *why, struct cb_err *err)
+{
+    bool ingested;
+    cb_context(why, "ckptbench-agent belongs beside ckptbench, or into PATH");
+    int rc = seal(launch, attempts_before, OUTCOME_INFRASTRUCTURE, why->message, err);
+    return rc ? rc : history_ingest(launch->history, launch->folder, &ingested, err);
+}
+
+/* workload=watch: the agent and its command have the terminal, and get every signal. */
+static int run_in_foreground(const struct launch *launch, const char *program, uint32_t attempts_before,
+                             struct cb_err *err)
+{
+    struct cb_err why;
+    char reason[256], how[64];
+    size_t words = 0;
+    int status;
+    while (launch->command[words])
+        words++;
+    const char **argv = calloc(words + 4, sizeof *argv);
+    if (!argv)
+        return alloc_fail(err, "for %zu words", words);
+    argv[0] = program;
+    argv[1] = "watch";
+    argv[2] = launch->folder;
+    memcpy(argv + 3, launch->command, words * sizeof *argv);
+    int rc = foreground_run(argv, NULL, &status, &why);
+    free(argv);
+    if (rc)
+        return fail_start(launch, attempts_before, &why, err);
+    *launch->exit_code = foreground_exit_code(status);
+    const struct child agent = {.exited = true, .status = status};
+    snprintf(reason, sizeof reason, "the agent ended (%s) and left the attempt unsealed", child_describe(&agent, how));
+    return take_attempt(launch, attempts_before, reason, err);
+}
+
 /* Runs the agent; the caller holds the lock of the folder. */
 static int run_locked(const struct launch *launch, struct cb_err *err)
 {
     struct child agent = {0};
-    struct manifest manifest;
     struct cb_err why;
     uint32_t attempts_before;
     char how[64], reason[256];
-    bool ingested, stood_still;
+    bool stood_still;
     int rc = run_folder_last_attempt(launch->folder, &attempts_before, err);
     if (rc == 0)
         rc = history_set_state(launch->history, launch->run, "running", err);
@@ -266,30 +314,26 @@ static int run_locked(const struct launch *launch, struct cb_err *err)
         return rc;
     char path[PATH_MAX];
     const char *program = process_find_program("ckptbench-agent", path) ? path : "ckptbench-agent";
+    if (launch->command)
+        return run_in_foreground(launch, program, attempts_before, err);
     const char *const argv[] = {program, "run", launch->folder, NULL};
     const struct child_options options = {
         .argv = argv, .stdin_fd = -1, .stdout_fd = STDERR_FILENO, .stderr_fd = -1}; /* stdout is for our output */
     rc = child_start(&agent, &options, &why);
-    if (rc) {
-        cb_context(&why, "ckptbench-agent belongs beside ckptbench, or into PATH");
-        rc = seal(launch, attempts_before, OUTCOME_INFRASTRUCTURE, why.message, err);
-        return rc ? rc : history_ingest(launch->history, launch->folder, &ingested, err);
-    }
+    if (rc)
+        return fail_start(launch, attempts_before, &why, err);
     rc = follow_agent(launch, &agent, attempts_before, &stood_still, err);
     if (rc) {
         child_end(&agent, END_GRACE_NS);
         return rc;
     }
-    if (!find_attempt(launch, attempts_before, path) || manifest_read(path, &manifest, NULL) == CB_ERR_NOT_FOUND) {
-        if (stood_still)
-            snprintf(reason, sizeof reason, "the agent was stopped by a signal and stood still for %d s",
-                     (int)(STANDSTILL_LIMIT_NS / NS_PER_S));
-        else
-            snprintf(reason, sizeof reason, "the agent ended (%s) and left the attempt unsealed",
-                     child_describe(&agent, how));
-        rc = seal(launch, attempts_before, OUTCOME_LOST, reason, err);
-    }
-    return rc ? rc : history_ingest(launch->history, launch->folder, &ingested, err);
+    if (stood_still)
+        snprintf(reason, sizeof reason, "the agent was stopped by a signal and stood still for %d s",
+                 (int)(STANDSTILL_LIMIT_NS / NS_PER_S));
+    else
+        snprintf(reason, sizeof reason, "the agent ended (%s) and left the attempt unsealed",
+                 child_describe(&agent, how));
+    return take_attempt(launch, attempts_before, reason, err);
 }
 
 int launch_run(const struct launch *launch, struct cb_err *err)

@@ -23,6 +23,9 @@ struct launch {
     bool show_progress; /* print a progress line to stderr and rewrite it; only on a terminal */
     const char *prefix; /* start of the progress line; may be "" */
     struct history *history;
+    const char *const
+        *command;   /* of workload=watch, NULL-terminated: runs in the foreground, and signals pass through */
+    int *exit_code; /* how the command ended, as a shell reports it; with `command` */
 };
 
 /* Starts the agent, waits for it, and ingests the sealed attempt. Returns 0 for every outcome of the run; fails if the

@@ -353,7 +353,7 @@ int report_checkpoints(const struct run_info *info, bool colour, struct buf *out
     for (enum operation op = OP_NONE; op <= OP_LOAD && !rc; op++)
         rc = write_metrics(info, op, colour, out, err);
     write_facts(info, used_lines, out);
-    if (has_rows && !workload_kind_of(info->experiment)->trains)
+    if (has_rows && workload_kind_of(info->experiment)->has_layout)
         write_verified(info, out);
     request_repeats_write(info, OP_SAVE, out);
     request_repeats_write(info, OP_LOAD, out);
@@ -362,6 +362,27 @@ int report_checkpoints(const struct run_info *info, bool colour, struct buf *out
     write_kept(info, out);
     write_baseline(info, out);
     write_doubts(info, out);
+    return rc;
+}
+
+/* Facts whose keys begin with a text, a line each. */
+static void write_numbered_facts(const struct run_info *info, const char *prefix, const char *heading, struct buf *out)
+{
+    for (size_t i = 0; i < info->fact_count; i++) {
+        const char *value = strchr(info->facts[i], '=');
+        if (value && strncmp(info->facts[i], prefix, strlen(prefix)) == 0)
+            buf_printf(out, "%-13s %s\n", heading, value + 1);
+    }
+}
+
+int report_watch(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
+{
+    static const struct fact_line lines[] = {
+        {"watch.command", "command"}, {"watch.seen", "watched"}, {"watch.left_out", "left out"}, {NULL, NULL}};
+    write_facts(info, lines, out);
+    int rc = report_checkpoints(info, colour, out, err);
+    write_numbered_facts(info, "watch.warning.", "warning", out);
+    write_numbered_facts(info, "watch.unseen.", "not seen", out);
     return rc;
 }
 

@@ -22,6 +22,7 @@ void report_write_members(const struct run_info *info, struct json_writer *json)
 /* For the rows of cli/workload_table.h. */
 int report_checkpoints(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 int report_training(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
+int report_watch(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 int report_suite(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 int report_verification(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 

@@ -55,6 +55,14 @@ void heading_of_verification(const struct experiment *experiment, const struct w
     write_ranks(experiment, workload, host, out);
 }
 
+/* What was watched is known only at the end: the report has it. */
+void heading_of_watching(const struct experiment *experiment, const struct workload *workload, const char *host,
+                         struct buf *out)
+{
+    (void)experiment, (void)workload, (void)host;
+    buf_append_text(out, "watched\n");
+}
+
 /* For a workload that is no longer known. */
 static void write_unplanned(const struct experiment *experiment, struct buf *out)
 {

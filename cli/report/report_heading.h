@@ -23,5 +23,7 @@ void heading_of_verification(const struct experiment *experiment, const struct w
                              struct buf *out);
 void heading_of_waiting(const struct experiment *experiment, const struct workload *workload, const char *host,
                         struct buf *out);
+void heading_of_watching(const struct experiment *experiment, const struct workload *workload, const char *host,
+                         struct buf *out);
 
 #endif

@@ -170,7 +170,7 @@ static void add_cells(struct lines *self, const struct run_line *line, const str
 {
     struct table *table = &self->list.table;
     char text[32], date[21];
-    const char *workload;
+    const char *workload = "";
     bool failed = *line->outcome && strcmp(line->outcome, "pass") != 0, is_first = self->list.count == 1;
     if (is_first)
         snprintf(self->sweep, sizeof self->sweep, "%s", line->sweep);
@@ -180,12 +180,11 @@ static void add_cells(struct lines *self, const struct run_line *line, const str
     table_add(table, failed ? TABLE_BAD : TABLE_PLAIN, *line->outcome ? line->outcome : line->state);
     table_add(table, TABLE_PLAIN,
               date_text(line->started_wall_ns ? line->started_wall_ns : line->planned_wall_ns, date));
-    if (json_as_text(json_get(row->experiment, "workload"), &workload) && !workload_row_named(workload)->has_model)
-        table_add(table, TABLE_PLAIN, NULL);
-    else
-        add_text(table, row->experiment, "model");
+    (void)json_as_text(json_get(row->experiment, "workload"), &workload);
+    const struct workload_row *kind = workload_row_named(workload);
+    add_text(table, kind->has_model ? row->experiment : NULL, "model");
     add_text(table, row->experiment, "ranks");
-    add_text(table, row->experiment, "store");
+    add_text(table, kind->needs_store ? row->experiment : NULL, "store");
     add_varied(self, line);
     for (int i = 0; i < METRIC_COUNT; i++)
         if (metric_in_list((enum metric_id)i))

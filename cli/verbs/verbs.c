@@ -16,10 +16,11 @@
 
 /* In the order of help: run, inspect, compare, about this program. */
 static const struct verb *const verbs[] = {
-    &verb_run,     &verb_submit, &verb_status,  &verb_logs,    &verb_cancel,   &verb_warm,   &verb_render,
-    &verb_site,    &verb_plan,   &verb_verify,  &verb_inspect, &verb_convert,  &verb_doctor, &verb_list,
-    &verb_show,    &verb_report, &verb_compare, &verb_history, &verb_baseline, &verb_sql,    &verb_export,
-    &verb_collect, &verb_clean,  &verb_models,  &verb_options, &verb_s3,       &verb_man,    &verb_completion,
+    &verb_run,     &verb_watch,    &verb_submit, &verb_status, &verb_logs,       &verb_cancel,
+    &verb_warm,    &verb_render,   &verb_site,   &verb_plan,   &verb_verify,     &verb_inspect,
+    &verb_convert, &verb_doctor,   &verb_list,   &verb_show,   &verb_report,     &verb_compare,
+    &verb_history, &verb_baseline, &verb_sql,    &verb_export, &verb_collect,    &verb_clean,
+    &verb_models,  &verb_options,  &verb_s3,     &verb_man,    &verb_completion,
 };
 
 size_t verb_count(void)

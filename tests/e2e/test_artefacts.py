@@ -55,10 +55,13 @@ CHANGED = {
     r"CKPTBENCH.INDEX|where runs (and history\.db )?are kept|local disk for the index": "the history is an index on a local disk",
     r"^A line for each experiment among|^medians of the runs that passed|^which runs, and what else|^loads where saves":
         "history marks where a level changed",
+    r"what the ranks do: save and load a checkpoint|for engine=command: a shell command|suite\|verify\|wait\|train": "workload=watch is new",
+    r"^ *watch(  |\))|^\.SS .watch |record its saves and loads|training stays as it is|torchrun|^\.(PP|nf|fi)$|step_(alone|behind)_s": "watch is new",
+    r"from one optimizer step to the next|same while an asynchronous save": "watch is new",
     r"in_backoff_s|every request under way was in its backoff": "waiting for a store's retries is a state",
 }
 
-CHANGED_OPTIONS = ("s3.checksum", "s3.endpoint", "io.fanout", "store")
+CHANGED_OPTIONS = ("s3.checksum", "s3.endpoint", "io.fanout", "store", "workload", "command")
 NEW_OPTIONS = ("keep.replace", "timeout.lease", "on_error", "store.prepare", "store.record", "trace")
 
 spec = importlib.util.spec_from_file_location("make_artefacts", DATA / "make_artefacts.py")
@@ -122,7 +125,7 @@ def is_same_json(old, now):
 
 def without_names(line):
     """The shell's completion lists all flags and all keys in one line; options names those of other tools."""
-    return re.sub(r" \(also [^)]*\)$", "", re.sub(r" (--replace-kept|--into|--exclude-from|keep\.replace|timeout\.lease|on_error|--latency|--iterations|--time|--prometheus|store\.prepare|trace|--perfetto|report(?= compare))(?=[ \"])", "", line))
+    return re.sub(r" \(also [^)]*\)$", "", re.sub(r" (watch|--replace-kept|--into|--exclude-from|keep\.replace|timeout\.lease|on_error|--latency|--iterations|--time|--prometheus|store\.prepare|trace|--perfetto|report(?= compare))(?=[ \"])", "", line))
 
 
 def without_stores(line):

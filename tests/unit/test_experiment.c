@@ -258,11 +258,12 @@ static void every_workload_of_the_option_table_has_its_row(void **unused)
         set(experiment, "workload", name);
         const struct workload_kind *kind = workload_kind_of(experiment);
         assert_string_equal(kind->name, name);
-        int does = kind->uses_engine + kind->is_raw + kind->measures_cluster + kind->inspects_checkpoint + kind->trains;
+        int does = kind->uses_engine + kind->is_raw + kind->measures_cluster + kind->inspects_checkpoint +
+                   kind->trains + kind->watches;
         assert_int_equal(does, kind->has_ranks ? 1 : 0);
         experiment_free(experiment);
     }
-    assert_int_equal(count, 6);
+    assert_int_equal(count, 7);
 }
 
 /* The default was sha256: what had no bucket goes on, and a bucket with another checksum is another experiment. */

@@ -1,0 +1,407 @@
+/* Turns the lines of watched processes into the samples of their ranks. */
+#include "agent/attempt/watch_lines.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/clock.h"
+#include "core/json.h"
+#include "core/path.h"
+#include "core/units.h"
+
+#define FILE_MAX_BYTES (UINT64_C(1) << 30)
+#define RANKS_MOST (1 << 20)
+#define WARNINGS_MOST 20
+
+/* One save or load of one rank. */
+struct seen {
+    char *path;
+    uint32_t rank, op, iteration;
+    uint32_t occurrence; /* of this path on this rank */
+    uint64_t start_ns;   /* wall clock; after grouping the earliest of the ranks */
+    double files;
+    bool is_whole_file;
+    struct sample sample;
+};
+
+struct reading {
+    struct seen *seen;
+    size_t count;
+    uint32_t world, malformed, processes, asynchronous;
+    char torch[32], broken[512];
+    char **warnings;
+    size_t warning_count;
+    double step_s[2]; /* sums over the ranks: alone, and with a save behind */
+    uint32_t step_ranks[2];
+    uint32_t failed[OP_COUNT], counted[OP_COUNT], left_out;
+    double left_out_bytes, left_out_s;
+};
+
+static void release(struct reading *self)
+{
+    for (size_t i = 0; i < self->count; i++)
+        free(self->seen[i].path);
+    free(self->seen);
+    alloc_free_texts(self->warnings, self->warning_count);
+}
+
+/* ---- reading ---- */
+
+static double number_of(const struct json_value *line, const char *key)
+{
+    double value;
+    return json_as_double(json_get(line, key), &value) ? value : NAN;
+}
+
+static bool is_true(const struct json_value *line, const char *key)
+{
+    bool value;
+    return json_as_bool(json_get(line, key), &value) && value;
+}
+
+static int add_seen(struct reading *self, const struct json_value *line, uint32_t rank, enum operation op,
+                    struct cb_err *err)
+{
+    const char *path = "";
+    uint64_t start_ns = 0;
+    if (alloc_grow(&self->seen, self->count, sizeof *self->seen, err))
+        return CB_ERR_MEMORY;
+    (void)json_as_text(json_get(line, "path"), &path);
+    (void)json_as_u64(json_get(line, "start_ns"), &start_ns);
+    struct seen *seen = &self->seen[self->count];
+    *seen = (struct seen){.path = strdup(path),
+                          .rank = rank,
+                          .op = op,
+                          .start_ns = start_ns,
+                          .files = number_of(line, "files"),
+                          .is_whole_file = is_true(line, "is_whole_file"),
+                          .sample = {.op = op}};
+    if (!seen->path)
+        return alloc_fail(err, "for a path");
+    self->count++;
+    self->asynchronous += is_true(line, "asynchronous") ? 1 : 0;
+    for (unsigned i = 0; i < METRIC_SAMPLE_COUNT; i++) /* the keys are the names of the metrics */
+        seen->sample.values[i] = number_of(line, metric_row((enum metric_id)i)->name);
+    if (is_true(line, "failed"))
+        seen->sample.flags |= SAMPLE_FAILED;
+    if (op == OP_LOAD)
+        seen->sample.flags |= SAMPLE_COLDNESS_UNKNOWN;
+    return 0;
+}
+
+/* A message for people, once. */
+static int add_warning(struct reading *self, const char *text, struct cb_err *err)
+{
+    for (size_t i = 0; i < self->warning_count; i++)
+        if (strcmp(self->warnings[i], text) == 0)
+            return 0;
+    return self->warning_count < WARNINGS_MOST
+               ? alloc_add_text(&self->warnings, &self->warning_count, text, strlen(text), err)
+               : 0;
+}
+
+static int read_line(struct reading *self, const struct json_value *line, struct cb_err *err)
+{
+    const char *op = "", *text = "", *torch = "";
+    uint32_t rank, world;
+    if (json_need_u32(line, "rank", &rank, NULL) || json_need_u32(line, "world", &world, NULL) || rank >= world ||
+        world > RANKS_MOST || !json_as_text(json_get(line, "op"), &op)) {
+        self->malformed++;
+        return 0;
+    }
+    bool has_text = json_as_text(json_get(line, "text"), &text);
+    self->world = world > self->world ? world : self->world;
+    if (strcmp(op, "save") == 0 || strcmp(op, "load") == 0)
+        return add_seen(self, line, rank, *op == 's' ? OP_SAVE : OP_LOAD, err);
+    if (strcmp(op, "process") == 0 && json_as_text(json_get(line, "torch"), &torch)) {
+        self->processes++;
+        snprintf(self->torch, sizeof self->torch, "%s", torch);
+    } else if (strcmp(op, "step_alone") == 0 || strcmp(op, "step_behind") == 0) {
+        size_t which = strcmp(op, "step_alone") == 0 ? 0 : 1;
+        self->step_s[which] += number_of(line, "op_s");
+        self->step_ranks[which]++;
+    } else if (strcmp(op, "broken") == 0 && has_text && !*self->broken)
+        snprintf(self->broken, sizeof self->broken, "%s", text);
+    else if (strcmp(op, "warning") == 0 && has_text)
+        return add_warning(self, text, err);
+    return 0;
+}
+
+static int read_file(struct reading *self, const char *path, struct cb_err *err)
+{
+    struct buf text;
+    buf_init(&text, FILE_MAX_BYTES);
+    int rc = buf_read_file(&text, path, err);
+    for (const char *at = text.data; rc == 0 && at && *at;) {
+        size_t len = strcspn(at, "\n");
+        struct json_value *line = NULL;
+        if (json_parse(at, len, &line, NULL) == 0)
+            rc = read_line(self, line, err);
+        else
+            self->malformed++;
+        json_value_free(line);
+        at += len + (at[len] == '\n' ? 1 : 0);
+    }
+    buf_release(&text);
+    return rc;
+}
+
+static int read_folder(struct reading *self, const char *folder, struct cb_err *err)
+{
+    DIR *entries = opendir(folder);
+    int rc = entries ? 0 : cb_fail_errno(err, errno, "reading the folder %s", folder);
+    for (struct dirent *entry; !rc && (entry = readdir(entries));) {
+        char path[PATH_MAX];
+        if (entry->d_name[0] == '.')
+            continue;
+        rc = path_format(path, sizeof path, err, "%s/%s", folder, entry->d_name);
+        if (!rc)
+            rc = read_file(self, path, err);
+    }
+    if (entries)
+        closedir(entries);
+    return rc;
+}
+
+/* ---- iterations ---- */
+
+static int compare_numbers(uint64_t a, uint64_t b)
+{
+    return (a > b) - (a < b);
+}
+
+static int compare_by_path(const struct seen *a, const struct seen *b)
+{
+    int order = compare_numbers(a->op, b->op);
+    return order ? order : strcmp(a->path, b->path);
+}
+
+static int by_rank(const void *x, const void *y)
+{
+    const struct seen *a = x, *b = y;
+    int order = compare_by_path(a, b);
+    order = order ? order : compare_numbers(a->rank, b->rank);
+    return order ? order : compare_numbers(a->start_ns, b->start_ns);
+}
+
+static int by_occurrence(const void *x, const void *y)
+{
+    const struct seen *a = x, *b = y;
+    int order = compare_by_path(a, b);
+    return order ? order : compare_numbers(a->occurrence, b->occurrence);
+}
+
+static int by_start(const void *x, const void *y)
+{
+    const struct seen *a = x, *b = y;
+    int order = compare_numbers(a->op, b->op);
+    order = order ? order : compare_numbers(a->start_ns, b->start_ns);
+    order = order ? order : by_occurrence(x, y);
+    return order ? order : compare_numbers(a->rank, b->rank);
+}
+
+/* Leaves out files saved in one piece where there are other saves and loads. */
+static void leave_out_whole_files(struct reading *self)
+{
+    size_t others = 0, kept = 0;
+    for (size_t i = 0; i < self->count; i++)
+        others += self->seen[i].is_whole_file ? 0 : 1;
+    for (size_t i = 0; others && i < self->count; i++) {
+        struct seen *seen = &self->seen[i];
+        if (seen->is_whole_file) {
+            self->left_out++;
+            self->left_out_bytes += seen->sample.values[METRIC_BYTES_MOVED];
+            self->left_out_s += seen->sample.values[METRIC_OP_S];
+            free(seen->path);
+        } else
+            self->seen[kept++] = *seen;
+    }
+    self->count = others ? kept : self->count;
+}
+
+/* The n-th save of a path on each rank belongs to one iteration; iterations are numbered by when they began. */
+static void number_iterations(struct reading *self)
+{
+    struct seen *seen = self->seen;
+    size_t count = self->count, end;
+    if (count == 0)
+        return;
+    qsort(seen, count, sizeof *seen, by_rank);
+    for (size_t i = 1; i < count; i++)
+        if (compare_by_path(&seen[i], &seen[i - 1]) == 0 && seen[i].rank == seen[i - 1].rank)
+            seen[i].occurrence = seen[i - 1].occurrence + 1;
+    qsort(seen, count, sizeof *seen, by_occurrence);
+    for (size_t first = 0; first < count; first = end) {
+        uint64_t start_ns = seen[first].start_ns;
+        for (end = first; end < count && by_occurrence(&seen[first], &seen[end]) == 0; end++)
+            start_ns = seen[end].start_ns < start_ns ? seen[end].start_ns : start_ns;
+        for (size_t i = first; i < end; i++)
+            seen[i].start_ns = start_ns;
+    }
+    qsort(seen, count, sizeof *seen, by_start);
+    for (size_t i = 0; i < count; i++) {
+        bool is_first = i == 0 || by_occurrence(&seen[i - 1], &seen[i]) != 0;
+        bool is_of_op = i > 0 && seen[i].op == seen[i - 1].op;
+        seen[i].iteration = is_of_op ? seen[i - 1].iteration + (is_first ? 1 : 0) : 0;
+        self->counted[seen[i].op] += is_first ? 1 : 0;
+    }
+}
+
+/* ---- pages ---- */
+
+static void publish(struct status_page *page, const struct seen *seen, const struct sample *values)
+{
+    struct sample *sample = status_page_begin_sample(page);
+    if (!sample)
+        return; /* the capacity is the number of iterations, so this does not happen */
+    *sample = *values;
+    sample->op = seen->op;
+    sample->iteration = seen->iteration;
+    status_page_publish_sample(page);
+}
+
+/* A rank that had no part in a save: it lost no time and moved no bytes; whether it was slow cannot be asked. */
+static void make_absent(struct sample *sample)
+{
+    *sample = (struct sample){0};
+    for (unsigned i = 0; i < METRIC_SAMPLE_COUNT; i++)
+        sample->values[i] = NAN;
+    static const enum metric_id nothing[] = {METRIC_OP_S, METRIC_BYTES_NEEDED, METRIC_BYTES_MOVED, METRIC_REQUESTS,
+                                             METRIC_CPU_S};
+    for (size_t i = 0; i < sizeof nothing / sizeof *nothing; i++)
+        sample->values[nothing[i]] = 0;
+    for (unsigned state = 0; state < STATE_COUNT; state++)
+        if (state != STATE_BACKOFF)
+            sample->values[metric_of_state((enum rank_state)state)] = 0;
+}
+
+static void fill_iteration(const struct pages *pages, const struct seen *seen, size_t count)
+{
+    struct sample absent;
+    size_t next = 0;
+    make_absent(&absent);
+    absent.flags = seen->sample.flags & SAMPLE_COLDNESS_UNKNOWN;
+    for (uint32_t rank = 0; rank < pages->count; rank++) {
+        bool has = next < count && seen[next].rank == rank;
+        publish(pages->page[rank], seen, has ? &seen[next].sample : &absent);
+        next += has ? 1 : 0;
+    }
+}
+
+/* Sums over the ranks of the last save. */
+static void fill_checkpoint(struct status_page *page, const struct seen *seen, size_t count)
+{
+    static const enum metric_id values[] = {METRIC_CHECKPOINT_BYTES, METRIC_CHECKPOINT_STORED_BYTES,
+                                            METRIC_CHECKPOINT_FILES};
+    double sums[3] = {0};
+    for (size_t i = 0; i < count; i++) {
+        sums[0] += seen[i].sample.values[METRIC_BYTES_NEEDED];
+        sums[1] += seen[i].sample.values[METRIC_BYTES_MOVED];
+        sums[2] += seen[i].files;
+    }
+    for (size_t i = 0; i < 3; i++)
+        page->run_values[values[i]] = sums[i];
+}
+
+static void fill_samples(struct reading *self, const struct pages *pages)
+{
+    size_t end;
+    for (size_t first = 0; first < self->count; first = end) {
+        const struct seen *seen = &self->seen[first];
+        bool failed = false;
+        for (end = first;
+             end < self->count && self->seen[end].op == seen->op && self->seen[end].iteration == seen->iteration; end++)
+            failed = failed || self->seen[end].sample.flags & SAMPLE_FAILED;
+        fill_iteration(pages, seen, end - first);
+        self->failed[seen->op] += failed ? 1 : 0;
+        if (seen->op == OP_SAVE && !failed)
+            fill_checkpoint(pages->page[0], seen, end - first);
+    }
+}
+
+static void add_fact(struct status_page *page, const char *key, const char *format, ...) CB_PRINTF(3, 4);
+static void add_fact(struct status_page *page, const char *key, const char *format, ...)
+{
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    status_page_add_fact(page, key, text);
+}
+
+static void add_numbered(struct status_page *page, const char *prefix, size_t number, const char *text)
+{
+    char key[64];
+    snprintf(key, sizeof key, "%s.%zu", prefix, number);
+    status_page_add_fact(page, key, text);
+}
+
+static void describe(const struct reading *self, struct status_page *page)
+{
+    const uint32_t *counted = self->counted, *failed = self->failed;
+    char bytes[32], time[32];
+    char text[640];
+    size_t unseen = 0;
+    if (self->processes == 0) {
+        add_numbered(page, "watch.unseen", 1, "no Python process that imported torch (python -I and -E load no hooks)");
+        return;
+    }
+    add_fact(page, "watch.seen", "%u rank%s of torch %s: %u save%s%s, %u load%s", self->world,
+             units_plural(self->world), self->torch, counted[OP_SAVE], units_plural(counted[OP_SAVE]),
+             self->asynchronous ? " (asynchronous)" : "", counted[OP_LOAD], units_plural(counted[OP_LOAD]));
+    if (self->left_out)
+        add_fact(page, "watch.left_out", "%u file%s saved or loaded in one piece: %s in %s", self->left_out,
+                 units_plural(self->left_out), units_format_bytes(self->left_out_bytes, bytes),
+                 units_format_duration(self->left_out_s * 1e9, time));
+    for (size_t i = 0; i < self->warning_count; i++)
+        add_numbered(page, "watch.warning", i + 1, self->warnings[i]);
+    for (enum operation op = OP_SAVE; op <= OP_LOAD; op++) {
+        snprintf(text, sizeof text, "%u of %u %ss failed", failed[op], counted[op], operation_name(op));
+        if (failed[op])
+            add_numbered(page, "watch.warning", self->warning_count + op, text);
+    }
+    snprintf(text, sizeof text, "what came after a hook had failed: %s", self->broken);
+    if (*self->broken)
+        add_numbered(page, "watch.unseen", ++unseen, text);
+    snprintf(text, sizeof text, "%u line%s that a process did not finish", self->malformed,
+             units_plural(self->malformed));
+    if (self->malformed)
+        add_numbered(page, "watch.unseen", ++unseen, text);
+}
+
+static void fill_pages(struct reading *self, const struct pages *pages)
+{
+    static const enum metric_id steps[] = {METRIC_STEP_ALONE_S, METRIC_STEP_BEHIND_S};
+    fill_samples(self, pages);
+    describe(self, pages->page[0]);
+    for (size_t i = 0; i < 2; i++)
+        if (self->step_ranks[i])
+            pages->page[0]->run_values[steps[i]] = self->step_s[i] / self->step_ranks[i];
+    for (uint32_t rank = 0; rank < pages->count; rank++)
+        atomic_store(&pages->page[rank]->phase, (uint32_t)PHASE_DONE);
+}
+
+int watch_lines_read(struct attempt *attempt, const char *folder, struct cb_err *err)
+{
+    struct reading reading = {.world = 1};
+    int rc = read_folder(&reading, folder, err);
+    if (!rc) {
+        leave_out_whole_files(&reading);
+        number_iterations(&reading);
+        attempt->ranks = reading.world;
+        uint32_t samples = reading.counted[OP_SAVE] + reading.counted[OP_LOAD];
+        rc = pages_create(&attempt->pages, attempt->run, attempt->number, reading.world, samples ? samples : 1, err);
+    }
+    if (!rc)
+        fill_pages(&reading, &attempt->pages);
+    release(&reading);
+    return rc;
+}

@@ -1,0 +1,24 @@
+/* Runs a command in our place: it has our terminal, our process group and our standard streams.
+ *
+ * A signal that a program sends to us is passed on. A signal of the terminal has reached the command already, since
+ * the terminal sends it to the whole process group. The command outlives us if we are killed. */
+#ifndef CORE_FOREGROUND_H
+#define CORE_FOREGROUND_H
+
+#include <stdbool.h>
+
+#include "core/err.h"
+
+/* Runs argv (NULL-terminated, looked up in PATH) with `environment` ("NAME=value", NULL-terminated, may be NULL) before
+ * our own variables, and waits for its end. *status is as waitpid(2) gives it. Changes the handlers of six signals, so
+ * one command at a time, and of one thread. Fails if the command could not be started. */
+int foreground_run(const char *const *argv, const char *const *environment, int *status,
+                   struct cb_err *err) CB_MUST_CHECK;
+
+/* How a shell would report the end: the exit status, or 128 + the number of the signal. */
+int foreground_exit_code(int status);
+
+/* Whether a signal that asks to end (SIGINT, SIGTERM, SIGHUP) has arrived while a command ran. */
+bool foreground_was_asked_to_end(void);
+
+#endif

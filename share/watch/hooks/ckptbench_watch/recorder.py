@@ -1,0 +1,212 @@
+"""Operations of one process and the time they spent in each state, written as a line of JSON each.
+
+An operation is a save or a load of one rank. It is in one state at a time, so the times of its states add up to its
+own. One thread owns its time; an asynchronous save passes from the caller's thread to the one that writes.
+"""
+import json
+import os
+import socket
+import sys
+import threading
+import time
+import traceback
+
+STATES = ("other", "plan", "stage", "serialize", "io", "fsync", "exchange", "commit", "wait")
+NS = 1e9
+
+now_ns = time.monotonic_ns
+_local = threading.local()
+
+
+def current():
+    """The operation that this thread works for, or None."""
+    return getattr(_local, "operation", None)
+
+
+def set_current(operation):
+    before = current()
+    _local.operation = operation
+    return before
+
+
+class Operation:
+    def __init__(self, op, api, path, state="other"):
+        self.op, self.api, self.path = op, api, path
+        self.lock = threading.Lock()
+        self.owner = threading.get_ident()
+        self.start_ns = self.last_ns = now_ns()
+        self.start_wall_ns = time.time_ns()
+        self.cpu_ns = time.thread_time_ns()  # of the owner, when it began to own the time
+        self.used_cpu_ns = 0
+        self.ns = dict.fromkeys(STATES, 0)
+        self.stack = [state]
+        self.bytes_needed = self.bytes_moved = self.requests = self.files = 0
+        self.own_ns = 0  # until this rank's bytes are done, less the time it waited for others
+        self.stall_ns = None  # of an asynchronous save: how long the caller was kept
+        self.waiting_ns = 0  # since when the caller waits for the result
+        self.is_part = False  # done by a daemon for the process that recorded the save
+        self.is_whole_file = self.is_synced = False
+        self.has_ended = False
+
+    def _advance(self):
+        now = now_ns()
+        self.ns[self.stack[-1]] += now - self.last_ns
+        self.last_ns = now
+        return now
+
+    def enter(self, state):
+        """Returns what `leave` needs: the depth of the state, or 0 where another thread owns the time."""
+        with self.lock:
+            if self.owner != threading.get_ident():
+                return 0
+            self._advance()
+            self.stack.append(state)
+            return len(self.stack) - 1
+
+    def leave(self, depth):
+        """Ends the state and those within it that never ended, as those of a failed call."""
+        with self.lock:
+            if depth and self.owner == threading.get_ident():
+                self._advance()
+                del self.stack[depth:]
+
+    def move(self, state, ns):
+        """Moves time that has passed in the present state to another one."""
+        with self.lock:
+            if self.owner == threading.get_ident() and self.stack[-1] != "commit":
+                self.ns[self.stack[-1]] -= ns
+                self.ns[state] += ns
+
+    def count(self, state, ns, size):
+        """A request to the file system. A commit keeps its time; a helper thread has no time of its own here."""
+        with self.lock:
+            self.requests += 1
+            self.bytes_moved += size
+        self.move(state, ns)
+
+    def own_ended(self):
+        with self.lock:
+            if self.owner == threading.get_ident():
+                self.own_ns = self._advance() - self.start_ns - self.ns["wait"]
+
+    def _add_cpu(self):
+        self.used_cpu_ns += time.thread_time_ns() - self.cpu_ns
+
+    def release(self):
+        """The caller's thread has done its part of an asynchronous save."""
+        with self.lock:
+            if self.owner == threading.get_ident():
+                self._advance()
+                self._add_cpu()
+                self.owner = None
+                self.stack = ["other"]
+            self.stall_ns = (self.stall_ns or 0) + now_ns() - self.start_ns
+        watch.kept += 1
+
+    def adopt(self):
+        """From here on the time of the operation is this thread's."""
+        with self.lock:
+            self._advance()
+            self.owner = threading.get_ident()
+            self.cpu_ns = time.thread_time_ns()
+            self.stack = ["other"]
+
+    def end(self, failed):
+        with self.lock:
+            if self.has_ended:
+                return
+            now = self._advance()
+            self._add_cpu()
+            self.has_ended = True
+            if self.waiting_ns:
+                self.stall_ns = (self.stall_ns or 0) + now - self.waiting_ns
+            line = {
+                "op": "part" if self.is_part else self.op,
+                "api": self.api,
+                "path": str(self.path or ""),
+                "start_ns": self.start_wall_ns,
+                "failed": bool(failed),
+                "is_whole_file": self.is_whole_file,
+                "asynchronous": self.stall_ns is not None,
+                "op_s": (now - self.start_ns) / NS,
+                "own_s": (self.own_ns or now - self.start_ns - self.ns["wait"]) / NS,
+                "stall_s": None if self.op != "save" else ((now - self.start_ns) if self.stall_ns is None else self.stall_ns) / NS,
+                "durable_s": (now - self.start_ns) / NS if self.is_synced else None,
+                "persist_s": None if self.stall_ns is None else (now - self.start_ns - self.stall_ns) / NS,
+                "bytes_needed": self.bytes_needed or self.bytes_moved,
+                "bytes_moved": self.bytes_moved,
+                "requests": self.requests,
+                "files": self.files,
+                "cpu_s": self.used_cpu_ns / NS,
+            }
+            for state in STATES:
+                line[state + "_s"] = self.ns[state] / NS
+            watch.kept += self.stall_ns is None
+        watch.write(line)
+
+
+def _distributed():
+    """torch.distributed if it has a process group, else None."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return distributed
+    return None
+
+
+class Watch:
+    """What this process reports: a file of lines in the folder of the run."""
+
+    def __init__(self):
+        self.folder = os.environ.get("CKPTBENCH_WATCH", "")
+        self.lock = threading.Lock()
+        self.fd = self.pid = None
+        self.broken = None  # the first error of a hook: after it nothing is recorded any more
+        self.place = (int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)))
+        self.open_saves = set()  # asynchronous ones that have not ended
+        self.kept = 0  # how often the program was kept by a save or load
+        self.started = False
+
+    def rank(self):
+        distributed = _distributed()
+        if distributed is not None:
+            self.place = (distributed.get_rank(), distributed.get_world_size())
+        return self.place
+
+    def path_of(self, pid):
+        return os.path.join(self.folder, f"{socket.gethostname()}-{pid}.jsonl")
+
+    def write(self, line):
+        rank, world = self.rank()
+        line = {"rank": rank, "world": world, **line}
+        with self.lock:
+            if self.pid != os.getpid():  # a forked process has a file of its own
+                self.fd = os.open(self.path_of(os.getpid()), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+                self.pid = os.getpid()
+            os.write(self.fd, (json.dumps(line) + "\n").encode())
+
+    def warn(self, text):
+        self.write({"op": "warning", "text": text})
+
+    def fail(self, hook, error):
+        if self.broken is not None:
+            return
+        self.broken = error
+        where = traceback.extract_tb(error.__traceback__)
+        at = f" at {os.path.basename(where[-1].filename)}:{where[-1].lineno}" if where else ""
+        try:
+            self.write({"op": "broken", "text": f"{hook}: {type(error).__name__}: {error}{at}"})
+        except Exception:
+            pass  # the folder is gone, or full: then the run simply has fewer lines
+
+
+watch = Watch()
+
+
+def last_part(pid):
+    """The last line that a daemon of this process has written for a save, or None."""
+    try:
+        with open(watch.path_of(pid), encoding="utf-8") as file:
+            parts = [line for line in map(json.loads, file) if line["op"] == "part"]
+        return parts[-1] if parts else None
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,225 @@
+"""ckptbench watch: checkpoints of real PyTorch programs, whose code knows nothing of it."""
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness import PROGRAM, ckptbench, environment
+
+TRAINING = str(Path(__file__).with_name("watched_training.py"))
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+STATES = ["other_s", "plan_s", "stage_s", "serialize_s", "io_s", "fsync_s", "exchange_s", "commit_s", "wait_s"]
+
+
+class Watched:
+    """A watched run that has ended."""
+
+    def __init__(self, place, *command, code=0, words=(), **variables):
+        self.place = place
+        self.result = subprocess.run([PROGRAM, "watch", *words, "--", *map(str, command)], cwd=place,
+                                     env=environment(place, OMP_NUM_THREADS="1", **variables), capture_output=True, text=True,
+                                     stdin=subprocess.DEVNULL, timeout=300)
+        assert self.result.returncode == code, f"{self.result.returncode}\n{self.result.stdout}\n{self.result.stderr}"
+        self.run = next(line.split()[1] for line in self.result.stderr.splitlines() if line.startswith("run 20"))
+        self.folder = place / "home/runs" / self.run
+        self.shown = json.loads(ckptbench(place, "show", self.run, "--json").stdout)
+
+    def values(self, op, metric):
+        """{iteration: [of each rank]}"""
+        rows = json.loads(ckptbench(self.place, "sql", "--json", "select iteration, rank, value from sample_value "
+                                    f"where run='{self.run}' and op='{op}' and metric='{metric}' order by iteration, rank").stdout)
+        rows = rows["rows"] if isinstance(rows, dict) else rows
+        found = {}
+        for row in rows:
+            iteration, _, value = row.values() if isinstance(row, dict) else row
+            found.setdefault(iteration, []).append(value)
+        return found
+
+    def check_sums(self, op):
+        """Times in states add up to the whole, on every rank of every iteration."""
+        whole = self.values(op, "op_s")
+        parts = [self.values(op, state) for state in STATES]
+        assert whole
+        for iteration, ranks in whole.items():
+            for rank, seconds in enumerate(ranks):
+                assert sum(part[iteration][rank] for part in parts) == pytest.approx(seconds, abs=1e-6)
+
+    def report(self):
+        return ckptbench(self.place, "show", self.run).stdout
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Saves and loads of every kind, by two ranks."""
+    place = tmp_path_factory.mktemp("trained")
+    return Watched(place, *TORCHRUN, TRAINING, place, "steps:5", "save:a", "save:b", "load:b", "thread:c", "process:d", "process:e",
+                   "differ:f", "whole:g.pt", "say:token-in-output", words=["label.job=nightly"])
+
+
+def test_saves_and_loads_are_the_iterations_of_a_run(trained):
+    assert trained.shown["outcome"] == "pass"
+    assert trained.shown["experiment"]["workload"] == "watch"
+    assert len(trained.values("save", "op_s")) == 6 and len(trained.values("load", "op_s")) == 1
+    assert "2 ranks of torch" in trained.report() and "6 saves (asynchronous), 1 load" in trained.report()
+    assert trained.shown["metrics"]["save_s"]["n"] == 6
+
+
+def test_times_in_states_add_up_for_every_kind_of_save(trained):
+    trained.check_sums("save")
+    trained.check_sums("load")
+
+
+def test_bytes_and_files_are_those_on_disk(trained):
+    moved = trained.values("save", "bytes_moved")
+    for iteration, name in enumerate("abcdef"):
+        written = sum(path.stat().st_size for path in (trained.place / name).iterdir())
+        assert sum(moved[iteration]) == written
+    needed = trained.values("save", "bytes_needed")
+    assert sum(needed[0]) == 2 * 256 * 1024 * 4 + 1000 * 4
+    assert trained.shown["metrics"]["checkpoint_files"]["median"] == 3
+
+
+def test_an_asynchronous_save_has_a_stall_and_a_rest(trained):
+    stall, whole, persist = (trained.values("save", metric) for metric in ("stall_s", "op_s", "persist_s"))
+    assert stall[0] == whole[0] and 0 not in persist  # a synchronous one is all stall
+    for rank in range(2):
+        assert 0 < stall[2][rank] < whole[2][rank]
+        assert stall[2][rank] + persist[2][rank] == pytest.approx(whole[2][rank])
+
+
+def test_the_daemon_of_a_save_in_a_process_is_seen(trained):
+    for state in ("plan_s", "io_s", "fsync_s", "wait_s"):
+        assert all(seconds > 0 for seconds in trained.values("save", state)[4])
+    assert trained.values("save", "commit_s")[4][0] > 0
+
+
+def test_steps_alone_and_beside_a_save_are_told_apart(trained):
+    assert trained.shown["metrics"]["step_alone_s"]["median"] > 0
+    assert trained.shown["metrics"]["step_behind_s"]["median"] > 0
+
+
+def test_values_that_differ_by_rank_under_one_name_are_reported(trained):
+    warning = next(line for line in trained.report().splitlines() if line.startswith("warning"))
+    assert "has different values on ranks 0 and 1" in warning and "and 1 more name" in warning
+    assert "seed" in warning or "counter" in warning
+
+
+def test_files_in_one_piece_are_told_but_are_no_iterations_beside_checkpoints(trained):
+    assert "2 files saved or loaded in one piece" in trained.report()
+
+
+def test_output_passes_and_the_report_is_on_stderr(trained):
+    assert trained.result.stdout.count("token-in-output") == 2
+    assert trained.run not in trained.result.stdout
+
+
+def test_history_list_and_compare_take_a_watched_run(trained):
+    assert trained.run in ckptbench(trained.place, "list", "label.job=nightly").stdout
+    assert "save_s" in ckptbench(trained.place, "compare", trained.run, trained.run).stdout
+    assert ckptbench(trained.place, "history", "save_s", "workload=watch").stdout
+    ckptbench(trained.place, "collect", "--rebuild")
+    assert json.loads(ckptbench(trained.place, "show", trained.run, "--json").stdout)["metrics"] == trained.shown["metrics"]
+
+
+@pytest.fixture(scope="module")
+def slow_calls(tmp_path_factory):
+    library = tmp_path_factory.mktemp("slow") / "slow_calls.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, Path(__file__).with_name("slow_calls.c"), "-ldl"], check=True)
+    return str(library)
+
+
+def test_a_slow_call_of_one_rank_is_found_by_phase_and_rank(tmp_path, slow_calls):
+    cases = [("fsync", 1), ("write", 0), ("fsync", 0), ("write", 1)]
+    steps = ["save:first"]
+    for number, (call, rank) in enumerate(cases):
+        steps += [f"delay:{call}:{rank}:700", f"save:{number}", f"delay:{call}:{rank}:0"]
+    watched = Watched(tmp_path, *TORCHRUN, TRAINING, tmp_path, *steps, LD_PRELOAD=slow_calls)
+    watched.check_sums("save")
+    for number, (call, rank) in enumerate(cases):
+        of_call = watched.values("save", "fsync_s" if call == "fsync" else "io_s")[number + 1]
+        own = watched.values("save", "own_s")[number + 1]
+        assert of_call[rank] >= 0.7 > of_call[1 - rank]  # every call waits for at least as long
+        assert own[rank] > own[1 - rank]
+        assert watched.values("save", "wait_s")[number + 1][1 - rank] > 0.3  # the other one waited for it
+
+
+def test_a_save_that_nobody_waits_for_is_reported(tmp_path):
+    watched = Watched(tmp_path, *TORCHRUN, TRAINING, tmp_path, "forget:a")
+    assert "had not ended when destroy_process_group was called" in watched.report()
+
+
+def alone(place, *steps, **more):
+    return Watched(place, sys.executable, TRAINING, place, *steps, **more)
+
+
+def test_a_failed_save_is_no_figure_and_its_error_is_the_programs(tmp_path):
+    (tmp_path / "file").touch()
+    watched = alone(tmp_path, "save:a", "refuse:file", "save:b")
+    assert "refused" in watched.result.stdout
+    assert watched.shown["metrics"]["save_s"]["n"] == 2
+    assert "1 of 3 saves failed" in watched.report()
+
+
+def test_a_hook_that_fails_turns_all_off_and_the_program_goes_on(tmp_path):
+    watched = alone(tmp_path, "save:a", "sabotage", "save:b", "say:done", "end:0")
+    assert "done" in watched.result.stdout
+    assert (tmp_path / "b/.metadata").exists()
+    assert "not seen      what came after a hook had failed: reduce_scatter: TypeError" in watched.report()
+
+
+def test_files_in_one_piece_are_the_saves_of_a_program_without_others(tmp_path):
+    watched = alone(tmp_path, "whole:a.pt", "whole:b.pt", TORCH_DEVICE_BACKEND_AUTOLOAD="0")  # by sitecustomize, too
+    assert sum(watched.values("save", "bytes_moved")[0]) == (tmp_path / "a.pt").stat().st_size
+    assert len(watched.values("save", "op_s")) == 2 and len(watched.values("load", "op_s")) == 2
+
+
+def test_the_exit_code_is_the_commands(tmp_path):
+    watched = Watched(tmp_path, "sh", "-c", "echo out; echo err >&2; exit 7", code=7)
+    assert watched.result.stdout == "out\n" and watched.result.stderr.startswith("err\n")
+    assert watched.shown["outcome"] == "benchmark_failed" and watched.shown["message"] == "sh ended with exit status 7"
+    assert "no Python process that imported torch" in watched.report()
+    Watched(tmp_path, "sh", "-c", "kill -9 $$", code=137)
+    Watched(tmp_path, tmp_path / "none", code=127)
+    ckptbench(tmp_path, "watch", code=2)
+    ckptbench(tmp_path, "watch", "io.depth=1,2", "--", "true", code=2)
+
+
+def test_arguments_and_environment_are_not_recorded(tmp_path):
+    watched = Watched(tmp_path, "sh", "-c", "true", "--token=hunter2", words=["label.a=b"], API_KEY="hunter3")
+    for path in watched.folder.rglob("*"):
+        assert not path.is_file() or not any(word in path.read_bytes() for word in (b"hunter2", b"hunter3"))
+    database = json.dumps(watched.shown)
+    assert "hunter2" not in database and "hunter3" not in database
+
+
+def test_input_and_signals_reach_the_command_once(tmp_path):
+    program = ("import signal, sys\ncount = 0\ndef ask(*_):\n    global count\n    count += 1\n    print('asked', count, flush=True)\n"
+               "signal.signal(signal.SIGTERM, ask)\nprint('ready', flush=True)\nprint(sys.stdin.readline(), end='', flush=True)\nsys.exit(40 + count)\n")
+    with subprocess.Popen([PROGRAM, "watch", "--", sys.executable, "-c", program], cwd=tmp_path, env=environment(tmp_path),
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watched:
+        assert watched.stdout.readline() == "ready\n"
+        watched.send_signal(signal.SIGTERM)
+        assert watched.stdout.readline() == "asked 1\n"
+        output, errors = watched.communicate("hello\n", timeout=120)
+    assert output == "hello\n" and watched.returncode == 41, errors
+    assert json.loads(ckptbench(tmp_path, "show", "LATEST", "--json").stdout)["outcome"] == "cancelled"
+
+
+def test_the_programs_own_python_path_is_kept(tmp_path):
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules/own_module.py").write_text("print('mine')\n")
+    (tmp_path / "modules/sitecustomize.py").write_text("print('also mine')\n")
+    watched = Watched(tmp_path, sys.executable, "-c", "import own_module", PYTHONPATH=str(tmp_path / "modules"))
+    assert watched.result.stdout == "also mine\nmine\n"
+    assert not [name for name in os.listdir(watched.folder / "attempts/1/watch")]
+
+
+def test_a_shell_command_can_be_watched_as_a_run(tmp_path):
+    command = f"{sys.executable} {TRAINING} {tmp_path} save:a"
+    ckptbench(tmp_path, "run", "workload=watch", f"command={command}")
+    assert json.loads(ckptbench(tmp_path, "show", "LATEST", "--json").stdout)["metrics"]["save_s"]["n"] == 1
+    ckptbench(tmp_path, "run", "workload=watch", code=3)

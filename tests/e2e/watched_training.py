@@ -1,0 +1,118 @@
+"""A training of two ranks, or one, whose checkpoints test_watch.py observes. It knows nothing of that.
+
+usage: watched_training.py FOLDER STEP…   each STEP is a function below, with its arguments after colons"""
+import ctypes
+import os
+import sys
+import threading
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+
+FOLDER = sys.argv[1]
+RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+group_is_gone = threading.Event()
+
+
+def make_state():
+    torch.manual_seed(0)
+    weight = torch.randn(256 * WORLD, 1024)
+    if WORLD > 1:
+        from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+
+        weight = distribute_tensor(weight, init_device_mesh("cpu", (WORLD,)), [Shard(0)])
+    return {"weight": weight, "bias": torch.ones(1000), "epoch": 3}
+
+
+def save(name):
+    dcp.save(state, checkpoint_id=f"{FOLDER}/{name}")
+
+
+def load(name):
+    dcp.load(state, checkpoint_id=f"{FOLDER}/{name}")
+
+
+def thread(name):
+    """Steps go on until the save behind them has ended."""
+    result = dcp.async_save(state, checkpoint_id=f"{FOLDER}/{name}")
+    steps(3)
+    while not result.done():
+        steps(3)
+    result.result()
+
+
+def process(name):
+    kind = dcp.state_dict_saver.AsyncCheckpointerType.PROCESS
+    dcp.async_save(state, checkpoint_id=f"{FOLDER}/{name}", async_checkpointer_type=kind).result()
+
+
+def forget(name):
+    """Ends without waiting for the save, which writes only after the process group is gone."""
+    dcp.async_save(state, storage_writer=LateWriter(f"{FOLDER}/{name}"))
+
+
+class LateWriter(dcp.FileSystemWriter):
+    def write_data(self, plan, planner):
+        group_is_gone.wait()
+        return super().write_data(plan, planner)
+
+
+def differ(name):
+    dcp.save({**state, "seed": 10 + RANK, "counter": torch.full((3,), float(RANK))}, checkpoint_id=f"{FOLDER}/{name}")
+
+
+def whole(name):
+    if RANK == 0:
+        torch.save(torch.ones(1000), f"{FOLDER}/{name}")
+        assert torch.load(f"{FOLDER}/{name}").sum() == 1000
+
+
+def steps(count):
+    for _ in range(int(count)):
+        optimizer.zero_grad()
+        model(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+
+
+def delay(call, rank, milliseconds):
+    """Every call of that kind on a shard's file waits on one rank (slow_calls.c)."""
+    slow = ctypes.CDLL(os.environ["LD_PRELOAD"])
+    slow.slow_calls((call == "write") + 2 * (call == "fsync"), int(milliseconds) if RANK == int(rank) else 0)
+
+
+def refuse(name):
+    """A save that fails: its folder would lie in a file."""
+    try:
+        dcp.save(state, checkpoint_id=f"{FOLDER}/{name}/below")
+    except dcp.CheckpointException:
+        print("refused")
+
+
+def sabotage():
+    """A hook that fails, from here on."""
+    import ckptbench_watch.dcp
+
+    ckptbench_watch.dcp._bytes_of = None
+
+
+def say(*words):
+    print(*words, flush=True)
+
+
+def end(code):
+    sys.exit(int(code))
+
+
+if __name__ == "__main__":
+    if WORLD > 1:
+        dist.init_process_group("gloo")
+    state = make_state()
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in sys.argv[2:]:
+        name, *arguments = step.split(":")
+        globals()[name](*arguments)
+    if WORLD > 1:
+        dist.destroy_process_group()
+        group_is_gone.set()
