@@ -1,0 +1,170 @@
+/* Lines of watched processes become samples of ranks. */
+#include <math.h>
+#include <string.h>
+
+#include "own_folder.h"
+
+#include "agent/attempt/watch_lines.h"
+
+static void write_lines(const char *name, const char *lines)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_true(fputs(lines, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* The attempt that the lines in the folder make; ended with `end`. */
+static struct attempt read_lines(void)
+{
+    struct attempt attempt = {.run = "unit", .number = 1, .pages = {.lock_fd = -1}};
+    struct cb_err err;
+    if (watch_lines_read(&attempt, folder, &err))
+        fail_msg("%s", err.message);
+    return attempt;
+}
+
+static void end(struct attempt *attempt)
+{
+    pages_release(&attempt->pages);
+    clear();
+}
+
+static const struct sample *sample_of(const struct attempt *attempt, uint32_t rank, uint32_t index)
+{
+    assert_true(index < atomic_load(&attempt->pages.page[rank]->sample_count));
+    return &attempt->pages.page[rank]->samples[index];
+}
+
+static bool has_fact(const struct attempt *attempt, const char *text)
+{
+    const struct status_page *page = attempt->pages.page[0];
+    char facts[STATUS_PAGE_TEXT_BYTES + 1];
+    snprintf(facts, sizeof facts, "%.*s", (int)atomic_load(&page->facts_length), page->facts);
+    return strstr(facts, text) != NULL;
+}
+
+#define PROCESS(rank, world) "{\"rank\": " rank ", \"world\": " world ", \"op\": \"process\", \"torch\": \"2.13\"}\n"
+#define SAVE(rank, path, start, seconds)                                                                               \
+    "{\"rank\": " rank ", \"world\": 2, \"op\": \"save\", \"path\": \"" path "\", \"start_ns\": " start                \
+    ", \"failed\": false, \"op_s\": " seconds ", \"bytes_moved\": 10, \"bytes_needed\": 8, \"files\": 1}\n"
+
+static void a_path_is_one_iteration_on_all_ranks_in_the_order_of_time(void **unused)
+{
+    (void)unused;
+    write_lines("a", PROCESS("0", "2") SAVE("0", "/z", "100", "1.5") SAVE("0", "/b", "200", "2.5"));
+    write_lines("b", PROCESS("1", "2") SAVE("1", "/z", "101", "1.25") SAVE("1", "/b", "199", "2.25"));
+    struct attempt attempt = read_lines();
+    assert_int_equal(attempt.ranks, 2);
+    for (uint32_t rank = 0; rank < 2; rank++)
+        for (uint32_t i = 0; i < 2; i++)
+            assert_int_equal(sample_of(&attempt, rank, i)->iteration, i);
+    assert_true(sample_of(&attempt, 0, 0)->values[METRIC_OP_S] == 1.5);
+    assert_true(sample_of(&attempt, 1, 1)->values[METRIC_OP_S] == 2.25);
+    assert_true(isnan(sample_of(&attempt, 1, 1)->values[METRIC_PLAN_S]));
+    assert_true(attempt.pages.page[0]->run_values[METRIC_CHECKPOINT_BYTES] == 16);
+    assert_true(attempt.pages.page[0]->run_values[METRIC_CHECKPOINT_FILES] == 2);
+    end(&attempt);
+}
+
+static void the_same_path_again_is_another_iteration(void **unused)
+{
+    (void)unused;
+    write_lines("a", PROCESS("0", "2") SAVE("0", "/a", "1", "1") SAVE("0", "/a", "3", "3"));
+    write_lines("b", PROCESS("1", "2") SAVE("1", "/a", "2", "2") SAVE("1", "/a", "4", "4"));
+    struct attempt attempt = read_lines();
+    assert_int_equal(atomic_load(&attempt.pages.page[0]->sample_count), 2);
+    assert_true(sample_of(&attempt, 0, 1)->values[METRIC_OP_S] == 3);
+    assert_true(sample_of(&attempt, 1, 1)->values[METRIC_OP_S] == 4);
+    end(&attempt);
+}
+
+static void a_rank_without_a_part_has_a_sample_without_time(void **unused)
+{
+    (void)unused;
+    write_lines("a", PROCESS("0", "2") SAVE("1", "/a", "1", "1"));
+    struct attempt attempt = read_lines();
+    const struct sample *absent = sample_of(&attempt, 0, 0);
+    assert_true(absent->values[METRIC_OP_S] == 0 && absent->values[METRIC_WAIT_S] == 0);
+    assert_true(isnan(absent->values[METRIC_OWN_S]));
+    assert_true(sample_of(&attempt, 1, 0)->values[METRIC_OP_S] == 1);
+    end(&attempt);
+}
+
+#define WHOLE_FILE                                                                                                     \
+    "{\"rank\": 0, \"world\": 2, \"op\": \"load\", \"path\": \"/f\", \"start_ns\": 1, \"is_whole_file\": true, "       \
+    "\"op_s\": 1, \"bytes_moved\": 5}\n"
+
+static void files_in_one_piece_count_only_where_nothing_else_was_saved(void **unused)
+{
+    (void)unused;
+    write_lines("a", PROCESS("0", "2") WHOLE_FILE);
+    struct attempt attempt = read_lines();
+    assert_int_equal(sample_of(&attempt, 0, 0)->op, OP_LOAD);
+    end(&attempt);
+    write_lines("a", PROCESS("0", "2") WHOLE_FILE SAVE("0", "/a", "1", "1"));
+    attempt = read_lines();
+    assert_int_equal(atomic_load(&attempt.pages.page[0]->sample_count), 1);
+    assert_int_equal(sample_of(&attempt, 0, 0)->op, OP_SAVE);
+    assert_true(has_fact(&attempt, "watch.left_out=1 file saved or loaded in one piece"));
+    end(&attempt);
+}
+
+static void what_is_no_line_is_counted_and_harms_nothing(void **unused)
+{
+    (void)unused;
+    write_lines(
+        "a",
+        PROCESS(
+            "0",
+            "1") "{\"rank\": 0, \"world\": 1, \"op\": \"sa\n\n[]\nnull\n{\"rank\": 5, \"world\": 2, \"op\": "
+                 "\"save\"}\n{\"rank\": -1, \"world\": 2}\n{\"rank\": 0, \"world\": 4000000000, \"op\": \"save\"}\n"
+                 "{\"rank\": 0, \"world\": 1, \"op\": 7}\n{\"rank\": 0, \"world\": 1, \"op\": \"save\", \"path\": 3}\n"
+                 "{\"rank\": 0, \"world\": 1, \"op\": \"new kind\"}\n{\"rank\": 0, \"wor");
+    struct attempt attempt = read_lines();
+    assert_int_equal(attempt.ranks, 1);
+    assert_int_equal(atomic_load(&attempt.pages.page[0]->sample_count), 1); /* one without a path, or any figure */
+    assert_true(has_fact(&attempt, "watch.unseen.1=9 lines that a process did not finish"));
+    end(&attempt);
+}
+
+static void messages_are_said_once_and_steps_are_the_mean_of_the_ranks(void **unused)
+{
+    (void)unused;
+#define WARNING "{\"rank\": 0, \"world\": 2, \"op\": \"warning\", \"text\": \"one\\ntwo\"}\n"
+#define STEP(rank, seconds) "{\"rank\": " rank ", \"world\": 2, \"op\": \"step_alone\", \"op_s\": " seconds "}\n"
+    write_lines("a", PROCESS("0", "2") WARNING WARNING STEP("0", "1")
+                         STEP("1", "3") "{\"rank\": 0, \"world\": 2, \"op\": \"broken\", \"text\": \"hook: why\"}\n");
+    struct attempt attempt = read_lines();
+    assert_true(has_fact(&attempt, "watch.warning.1=one"));
+    assert_false(has_fact(&attempt, "watch.warning.2"));
+    assert_true(has_fact(&attempt, "watch.unseen.1=what came after a hook had failed: hook: why"));
+    assert_true(attempt.pages.page[0]->run_values[METRIC_STEP_ALONE_S] == 2);
+    assert_true(isnan(attempt.pages.page[0]->run_values[METRIC_STEP_BEHIND_S]));
+    end(&attempt);
+}
+
+static void without_lines_nothing_was_seen(void **unused)
+{
+    (void)unused;
+    struct attempt attempt = read_lines();
+    assert_int_equal(attempt.ranks, 1);
+    assert_true(has_fact(&attempt, "no Python process that imported torch"));
+    end(&attempt);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_path_is_one_iteration_on_all_ranks_in_the_order_of_time),
+        cmocka_unit_test(the_same_path_again_is_another_iteration),
+        cmocka_unit_test(a_rank_without_a_part_has_a_sample_without_time),
+        cmocka_unit_test(files_in_one_piece_count_only_where_nothing_else_was_saved),
+        cmocka_unit_test(what_is_no_line_is_counted_and_harms_nothing),
+        cmocka_unit_test(messages_are_said_once_and_steps_are_the_mean_of_the_ranks),
+        cmocka_unit_test(without_lines_nothing_was_seen),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
