@@ -375,7 +375,7 @@ bool stats_median_interval(const double *values, size_t n, double confidence, do
             return false;
         mean += log(values[i]) / (double)n;
     }
-    double half = student_quantile(confidence, n - 1) * sqrt(stats_log_variance(values, n, NULL, 0) / (double)n);
+    double half = stats_student_quantile(confidence, n - 1) * sqrt(stats_log_variance(values, n, NULL, 0) / (double)n);
     interval[0] = exp(mean - half);
     interval[1] = exp(mean + half);
     return true;

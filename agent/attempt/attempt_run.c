@@ -161,7 +161,7 @@ static void end_probe(struct attempt *self)
 static void watch_command(struct attempt *self)
 {
     struct cb_err err;
-    counters_start(&self->counters, "");
+    counters_start(&self->counters, "", self->started_ns);
     if (probe_start(self->path.data, experiment_text(self->experiment, OPT_STORE), &self->probe, &err))
         log_line(self, "no fingerprint: %s", err.message);
     watch_command_run(self);
