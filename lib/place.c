@@ -1,5 +1,6 @@
 #include "lib/place.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -117,6 +118,7 @@ int place_open(const struct place_setup *setup, const struct place_name *name, b
         rc = path_make_folders(name->folder, 0777, err);
     rc = agree(setup->comm, rc, deadline_ns, err); /* the other ranks wait for the folders */
     if (!rc) {
+        assert(self); /* else this rank has failed */
         snprintf(self->uri, sizeof self->uri, "%s", name->uri);
         self->writes = writes;
         rc = agree(setup->comm, open_stores(self, setup, name, err), deadline_ns, err);

@@ -3,33 +3,15 @@ PyTorch's load each other's way."""
 import os
 import re
 import subprocess
-import sys
+from types import SimpleNamespace
 
 import pytest
 
 from harness import BUILD, ROOT
+from s3_harness import server  # noqa: F401
 
 # The example would need the sanitizers' own libraries before it; tests/unit/test_library.c runs the same under them.
 pytestmark = [pytest.mark.without_sanitizers, pytest.mark.xdist_group("library")]
-
-STATE = """
-import sys, warnings
-warnings.simplefilter("ignore")
-import torch, torch.distributed.checkpoint as dcp
-how, path = sys.argv[1:]
-state = {
-    "model.weight": torch.arange(96000, dtype=torch.float32).reshape(1000, 96),
-    "model.bias": torch.arange(96, dtype=torch.float32),
-    "step": torch.tensor(100),
-}
-if how == "save":
-    dcp.save(state, checkpoint_id=path, no_dist=True)
-else:
-    found = {name: torch.full_like(tensor, 7) for name, tensor in state.items()}
-    dcp.load(found, checkpoint_id=path, no_dist=True)
-    assert all(torch.equal(found[name], state[name]) for name in state)
-"""
-
 
 def run(*words, code=0, **more):
     result = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, **more)
@@ -37,9 +19,26 @@ def run(*words, code=0, **more):
     return result
 
 
-def torch_does(how, path):
-    pytest.importorskip("torch", reason="missing: PyTorch (make test installs it)")
-    run(sys.executable, "-c", STATE, how, path, env={**os.environ, "OMP_NUM_THREADS": "1"})
+@pytest.fixture(scope="module")
+def torch_checkpoint():
+    """Saves or loads what the example does, by PyTorch alone."""
+    torch = pytest.importorskip("torch", reason="missing: PyTorch (make test installs it)")
+    import torch.distributed.checkpoint as dcp
+    state = {
+        "model.weight": torch.arange(96000, dtype=torch.float32).reshape(1000, 96),
+        "model.bias": torch.arange(96, dtype=torch.float32),
+        "step": torch.tensor(100),
+    }
+
+    def save(path):
+        dcp.save(state, checkpoint_id=path, no_dist=True)
+
+    def load(path):
+        found = {name: torch.full_like(tensor, 7) for name, tensor in state.items()}
+        dcp.load(found, checkpoint_id=path, no_dist=True)
+        assert all(torch.equal(found[name], state[name]) for name in state)
+
+    return SimpleNamespace(save=save, load=load)
 
 
 @pytest.fixture(scope="module")
@@ -74,17 +73,17 @@ def test_the_header_is_valid_in_cpp(installed):
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_what_the_example_saves_it_loads_on_other_ranks_and_pytorch_loads(example, ranks, tmp_path):
+def test_what_the_example_saves_it_loads_on_other_ranks_and_pytorch_loads(example, torch_checkpoint, ranks, tmp_path):
     step = tmp_path / "new/step-100"
     assert run(example, "save", step, ranks).stderr == ""
     assert len(list(step.glob("*.distcp"))) == ranks
     for readers in (1, ranks + 1):
         assert run(example, "load", step, readers).stderr == ""
-    torch_does("load", step)
+    torch_checkpoint.load(step)
 
 
-def test_the_example_loads_what_pytorch_saved(example, tmp_path):
-    torch_does("save", tmp_path / "step")
+def test_the_example_loads_what_pytorch_saved(example, torch_checkpoint, tmp_path):
+    torch_checkpoint.save(tmp_path / "step")
     for readers in (1, 2, 4):
         run(example, "load", tmp_path / "step", readers)
 
@@ -96,3 +95,21 @@ def test_a_second_save_to_the_same_path_fails_on_every_rank_with_the_reason(exam
     assert sorted(line.split(":")[0] for line in said.splitlines()) == ["rank 0", "rank 1"]
     assert "holds a complete checkpoint" in said and "rank 0 failed (exists)" in said
     assert (tmp_path / "step/.metadata").read_bytes() == first
+
+
+def test_a_bucket_is_a_place_for_checkpoints(example, server):  # noqa: F811
+    environment = {**os.environ, **server.environment(), "AWS_ENDPOINT_URL": server.endpoint}
+    step = f"s3://{server.bucket}/run/step-100"
+    run(example, "save", step, 2, env=environment)
+    assert sorted(server.client.keys(server.bucket, "run/")) == [f"run/step-100/{name}" for name in (".metadata", "__0_0.distcp", "__1_0.distcp")]
+    run(example, "load", step, 3, env=environment)
+    assert "holds a complete checkpoint" in run(example, "save", step, 2, code=1, env=environment).stderr
+    run(example, "save", f"s3://{server.bucket}", 1, code=1, env=environment)
+
+
+def test_a_store_with_faults_and_one_that_keeps_nothing_are_places_too(example, tmp_path):
+    run(example, "save", f"fault:delay=1ms:{tmp_path}/step", 2)
+    run(example, "load", tmp_path / "step", 2)
+    run(example, "save", "null:", 2)
+    assert "no space" in run(example, "save", f"fault:enospc_after=1KiB:{tmp_path}/full", 2, code=1).stderr.lower()
+    assert not (tmp_path / "full/.metadata").exists()
