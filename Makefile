@@ -101,12 +101,14 @@ endef
 $(foreach room,$(ROOMS),$(eval $(call room_library,$(room))))
 
 library   = $(patsubst %,$(BUILD)/lib%.a,$(1))
+# A wheel of the Python package puts the shared libraries that it carries there; elsewhere there is no such folder.
+CARRIED   := -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/libs'
 $(BUILD)/ckptbench: $(BUILD)/cli/ckptbench_main.o $(call library,cli db jobs setup ckpt store run core)
-	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_db) $(LIBS_jobs) $(LIBS_ckpt) $(LIBS_store) $(LIBS_core)
+	$(CC) $(LDFLAGS) $(CARRIED) -o $@ $^ $(LIBS_db) $(LIBS_jobs) $(LIBS_ckpt) $(LIBS_store) $(LIBS_core)
 $(BUILD)/ckptbench-agent: $(BUILD)/agent/agent_main.o $(call library,agent setup store run core)
-	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_agent) $(LIBS_store) $(LIBS_core)
+	$(CC) $(LDFLAGS) $(CARRIED) -o $@ $^ $(LIBS_agent) $(LIBS_store) $(LIBS_core)
 $(BUILD)/ckptbench-worker: $(BUILD)/worker/worker_main.o $(call library,worker suite train engine comm setup ckpt store run core)
-	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_worker) $(LIBS_ckpt) $(LIBS_store) $(LIBS_core)
+	$(CC) $(LDFLAGS) $(CARRIED) -o $@ $^ $(LIBS_worker) $(LIBS_ckpt) $(LIBS_store) $(LIBS_core)
 
 # Files that the plugin has of its own: it takes nothing from the program that loads it.
 PLUGIN_SHARED := core/err.c core/clock.c core/units.c ckpt/dtype.c ckpt/region.c engine/device_values.c engine/huge_memory.c
@@ -137,7 +139,7 @@ $(BUILD)/plugin/rooms.a: $(patsubst %.c,$(BUILD)/plugin/%.o,$(LIBRARY_ROOMS))
 	@rm -f $@
 	ar rcs $@ $^
 $(BUILD)/libckptbench.so: $(patsubst %.c,$(BUILD)/plugin/%.o,$(call sources,lib)) $(BUILD)/plugin/rooms.a lib/ckptbench.map
-	$(CC) -shared $(LDFLAGS) -Wl,-soname,libckptbench.so.$(LIBRARY_ABI) -Wl,--version-script=lib/ckptbench.map \
+	$(CC) -shared $(LDFLAGS) $(CARRIED) -Wl,-soname,libckptbench.so.$(LIBRARY_ABI) -Wl,--version-script=lib/ckptbench.map \
 	    $(if $(SANITIZE),,-Wl,--no-undefined) -o $@.$(LIBRARY_ABI) $(filter %.o %.a,$^) -Wl,--as-needed $(LIBS_ckpt) $(LIBS_store) $(LIBS_core) -ldl
 	ln -sf $(@F).$(LIBRARY_ABI) $@
 

@@ -1,7 +1,9 @@
 """The PEP 517 backend of the package: runs make, and zips what came of it.
 
 The wheel carries the library, the programs, and the shared libraries that they need, apart from those that every glibc
-system has. It depends on no version of Python, since the package reaches the library through ctypes."""
+system has. It depends on no version of Python, since the package reaches the library through ctypes.
+
+`--config-settings built=DIR` takes what make has built in DIR."""
 import base64
 import hashlib
 import os
@@ -9,12 +11,14 @@ import pathlib
 import re
 import subprocess
 import sysconfig
+import tempfile
 import zipfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
-BUILD = pathlib.Path(os.environ.get("CKPTBENCH_BUILD", ROOT / "build")).resolve()
-# Of every glibc system, and those that must be the system's own.
+PROGRAMS = ["libckptbench.so", "ckptbench", "ckptbench-agent", "ckptbench-worker", "ckptbench-cuda.so"]
+OPTIONAL = {"ckptbench-worker", "ckptbench-cuda.so"}
+# Libraries of every system with glibc.
 NOT_CARRIED = re.compile(r"(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|gcc_s|stdc\+\+))\.so\.\d+")
 
 
@@ -35,27 +39,29 @@ def _tag():
     return f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
 
 
-def _shared_libraries(programs):
-    """path by file name of the libraries that the programs need and the wheel carries."""
-    found = {}
-    for program in programs:
-        listing = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
-        if missing := re.findall(r"^\s*(\S+) => not found", listing, re.M):
-            raise RuntimeError(f"{program} needs {', '.join(missing)}, which this machine lacks")
-        for name, path in re.findall(r"^\s*(\S+) => (\S+) \(", listing, re.M):
-            if not NOT_CARRIED.fullmatch(name):
-                found[name] = pathlib.Path(path)
-    return found
+def _shared_libraries(program):
+    """path by file name of the libraries that a program needs and the wheel carries."""
+    listing = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+    if missing := re.findall(r"^\s*(\S+) => not found", listing, re.M):
+        raise RuntimeError(f"{program} needs {', '.join(missing)}, which this machine lacks")
+    return {name: pathlib.Path(path) for name, path in re.findall(r"^\s*(\S+) => (\S+) \(", listing, re.M)
+            if not NOT_CARRIED.fullmatch(name)}
 
 
-def _build():
-    """Runs make. File in the wheel -> path."""
-    subprocess.run(["make", "-s", f"-j{os.cpu_count()}", "-C", ROOT, f"BUILD={BUILD}", "wheel-programs"], check=True)
-    programs = sorted(path for path in (BUILD / "wheel").iterdir() if path.is_file())
+def _build(built, folder):
+    """Runs make, unless `built` names what it made, and puts the programs without their debugging symbols into `folder`.
+    File in the wheel -> path."""
+    build = pathlib.Path(built or ROOT / "build").resolve()
+    if not built:
+        subprocess.run(["make", "-s", f"-j{os.cpu_count()}", "-C", ROOT, f"BUILD={build}", "all"], check=True)
     files = {f"ckptbench/{path.name}": path for path in sorted((HERE / "ckptbench").glob("*.py"))}
-    files |= {f"ckptbench/bin/{path.name}": path for path in programs}
-    carried = [path for path in programs if path.name != "ckptbench-worker"]  # its MPI is the cluster's
-    files |= {f"ckptbench/bin/libs/{name}": path for name, path in _shared_libraries(carried).items()}
+    for name in PROGRAMS:
+        if name in OPTIONAL and not (build / name).exists():
+            continue
+        files[f"ckptbench/bin/{name}"] = pathlib.Path(folder) / name
+        subprocess.run(["strip", "--strip-debug", "-o", files[f"ckptbench/bin/{name}"], (build / name).resolve()], check=True)
+        if name not in OPTIONAL:  # MPI and CUDA are the cluster's
+            files |= {f"ckptbench/bin/libs/{library}": path for library, path in _shared_libraries(build / name).items()}
     return files
 
 
@@ -64,7 +70,8 @@ def _info():
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    contents = {name: path.read_bytes() for name, path in _build().items()}
+    with tempfile.TemporaryDirectory() as folder:
+        contents = {name: path.read_bytes() for name, path in _build((config_settings or {}).get("built"), folder).items()}
     contents[f"{_info()}/METADATA"] = _metadata().encode()
     contents[f"{_info()}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: ckptbench\nRoot-Is-Purelib: false\nTag: {_tag()}\n".encode()
     contents[f"{_info()}/entry_points.txt"] = b"[console_scripts]\nckptbench = ckptbench._program:main\n"
