@@ -262,7 +262,8 @@ void counters_stop(struct counters *self)
     buf_init(&text, TEXT_MAX_BYTES);
     read_all(&self->end, self->disk, &text);
     read_host(self, &self->end, &text, &reading);
-    host_times_add(&self->times, clock_monotonic_ns(), &reading);
+    if (host_times_have_started(&self->times))
+        host_times_add(&self->times, clock_monotonic_ns(), &reading);
     buf_release(&text);
 }
 
@@ -356,9 +357,11 @@ int counters_write(const struct counters *self, const char *attempt_path, struct
     write_named(&json, "ports", &self->start.ports, &self->end.ports);
     write_named(&json, "nfs", &self->start.nfs, &self->end.nfs);
     write_named(&json, "lustre", &self->start.lustre, &self->end.lustre);
-    json_member_object(&json, "over_time");
-    host_times_write(&self->times, &json);
-    json_write_end_object(&json);
+    if (host_times_have_started(&self->times)) {
+        json_member_object(&json, "over_time");
+        host_times_write(&self->times, &json);
+        json_write_end_object(&json);
+    }
     json_write_end_object(&json);
     buf_append_char(&text, '\n');
     int rc = buf_write_file(&text, path, 0666, err);

@@ -63,7 +63,7 @@ bool counters_parse_lustre(const char *stats, struct named_counters *counter); /
 void counters_start(struct counters *self, const char *disk, uint64_t origin_ns);
 /* Reads what is kept over time, if it is time for it. Call it often. */
 void counters_watch(struct counters *self, uint64_t now_ns);
-void counters_stop(struct counters *self);
+void counters_stop(struct counters *self); /* also if they were never started: a run that ended before its ranks */
 
 /* Share of CPU time that was neither idle nor ours: `own_s` was ours. NAN if no time has passed. */
 double counters_others(const struct cpu_counters *start, const struct cpu_counters *end, double own_s,

@@ -52,6 +52,11 @@ bool host_times_parse_pressure(const char *pressure, uint64_t *some_us);        
 
 /* Starts with a first reading; times are monotonic. */
 void host_times_start(struct host_times *self, uint64_t origin_ns, uint64_t now_ns, const struct host_reading *reading);
+/* False for zeroed memory. */
+static inline bool host_times_have_started(const struct host_times *self)
+{
+    return self->width_ns > 0;
+}
 bool host_times_is_due(const struct host_times *self, uint64_t now_ns);
 void host_times_add(struct host_times *self, uint64_t now_ns, const struct host_reading *reading);
 /* Members bucket_s, first_bucket and arrays with a value for each bucket: null where it is not known. */

@@ -107,6 +107,15 @@ def test_a_real_checkpoint_is_saved_by_two_hosts_and_each_loads_what_the_other_w
     assert [line.split()[0] for line in shown.splitlines() if "joined" in line] == ["node-a", "node-b"]
     assert re.search(r"^save +node-[ab] +2 .*\n +node-[ab] +2 ", shown, re.M)
     assert b"load.shift=2 ranks: one node further" in (run / "attempts/1/records").read_bytes()
+    document = subprocess.run([BUILD / "ckptbench", "show", "LATEST", "--time", "--json"], env=dict(os.environ, CKPTBENCH_HOME=str(tmp_path / "home")),
+                              capture_output=True, text=True, timeout=60, check=True).stdout
+    document = json.loads(document)["time"]
+    assert [host["node"] for host in document["host"]] == ["node-a", "node-b"]
+    assert all(max(filter(None, host["cpu_fraction"])) > 0 for host in document["host"])
+    reads = next(entry for entry in document["operations"] if (entry["operation"], entry["request"]) == ("load", "read"))
+    assert [rank["rank"] for rank in reads["ranks"]] == [0, 1, 2, 3]
+    for rank in reads["ranks"]:  # every node counts from the moment at which the head's attempt began
+        assert 0 < (rank["first_bucket"] + len(rank["bytes"]) - 1) * reads["bucket_s"] < document["duration_s"]
 
 
 @needs_sshd
