@@ -27,6 +27,13 @@ struct verdict_of_attempt {
     char message[1024];
 };
 
+/* The step on all nodes that removes the sent programs when its input ends (broadcast.c). */
+struct program_keeper {
+    struct child step; /* pid 0: none */
+    int input_fd;
+    int pipes[2]; /* its stdout and stderr */
+};
+
 struct node_peers;
 struct attempt {
     const char *run_folder; /* absolute */
@@ -44,7 +51,8 @@ struct attempt {
 
     struct pages pages;
     struct nodes nodes;
-    char programs[256];        /* folder on the nodes that programs were sent to; "": this program's folder */
+    char programs[256]; /* folder on the nodes that programs were sent to; "": this program's folder */
+    struct program_keeper keeper;
     struct node_peers *peers;  /* NULL if all ranks run on this machine */
     uint64_t rank_start_ns;    /* when the ranks were started, after all nodes had joined */
     struct child mpi_list;     /* `srun --mpi=list`, running while nodes join */

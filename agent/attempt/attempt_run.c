@@ -187,7 +187,12 @@ static void run_ranks(struct attempt *self)
         watch_command(self);
         return;
     }
-    if (start_ranks(self, &err) != 0)
+    bool started = start_ranks(self, &err) == 0;
+    if (!started && err.code != CB_ERR_USAGE)
+        slurm_end_explain(self); /* the job may have been cancelled meanwhile */
+    if (!started && *self->signals > 0)
+        attempt_decide(self, OUTCOME_CANCELLED, CB_ERR_ABORTED, "stopped on request before the ranks were started");
+    if (!started)
         attempt_decide(self, err.code == CB_ERR_USAGE ? OUTCOME_BENCHMARK_FAILED : OUTCOME_INFRASTRUCTURE, err.code,
                        "%s", err.message);
     else if (!self->verdict.decided)
@@ -198,6 +203,7 @@ static void run_ranks(struct attempt *self)
     end_probe(self);
     launch_end(self, LEAVE_GRACE_NS);
     node_peers_finish(self);
+    broadcast_remove(self);
     if (self->pages.count > 0)
         counters_stop(&self->counters);
     slurm_end_judge(self);

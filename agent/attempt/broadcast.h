@@ -8,8 +8,7 @@
 /* Fills attempt->programs if the experiment asks for it and Slurm has allocated the nodes; else does nothing. */
 int broadcast_programs(struct attempt *attempt, struct cb_err *err) CB_MUST_CHECK;
 
-/* Removes the programs that no node agent removes: if some nodes did not join, or the job has nodes that this run does
- * not use. */
-void broadcast_remove(const struct attempt *attempt, bool all_came);
+/* Removes them on every node, if they were sent, however far sending them came. */
+void broadcast_remove(struct attempt *attempt);
 
 #endif

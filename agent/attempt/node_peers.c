@@ -14,7 +14,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/attempt/broadcast.h"
 #include "agent/attempt/launch_nodes.h"
 #include "agent/attempt/slurm_end.h"
 #include "agent/node/rendezvous.h"
@@ -523,7 +522,6 @@ void node_peers_finish(struct attempt *attempt)
         if (node_peers_write_report(attempt, &err) != 0)
             attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, err.code, "%s", err.message);
     }
-    broadcast_remove(attempt, self->complete_ns > 0);
     unlink(self->key_path);
     rendezvous_free(self->rendezvous); /* agents leave when the connection closes */
     self->rendezvous = NULL;

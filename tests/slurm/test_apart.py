@@ -135,6 +135,29 @@ def test_a_run_that_is_cancelled_ends_everywhere(apart):
     apart.until_nothing_is_left()
 
 
+@pytest.mark.parametrize("how", ["cancel", "kill"])
+def test_programs_that_are_being_sent_when_a_run_ends_are_removed(apart, how):
+    """An sbcast that stands still in front of the second program."""
+    tools, begun, go = apart.folder / "tools", apart.folder / "begun", apart.folder / "go"
+    tools.mkdir()
+    (tools / "sbcast").write_text(f'#!/bin/sh\ncase "$3" in *worker) touch {begun}; while [ ! -e {go} ]; do sleep 0.1; done;; esac\n'
+                                  f'exec {shutil.which("sbcast")} "$@"\n')
+    (tools / "sbcast").chmod(0o755)
+    apart.environment["PATH"] = f"{tools}:{apart.environment.get('PATH', os.environ['PATH'])}"
+    apart.start("half", *SLOW)
+    apart.until(begun.exists)
+    assert [path for path in apart.on_nodes() if "ckptbench-programs-half-1" in path] != []
+    if how == "cancel":
+        apart.login("cancel", "half")
+        go.touch()
+        assert apart.until_ended("half")["outcome"] == "cancelled"
+    else:
+        os.kill(apart.process("ckptbench-agent", "/runs/half"), signal.SIGKILL)
+        apart.until_ended("half")
+        go.touch()
+    apart.until_nothing_is_left()
+
+
 @pytest.mark.parametrize("victim", ["salloc", "ckptbench-agent"])
 def test_nothing_stands_when_what_leads_the_run_is_killed(apart, victim):
     apart.start("headless", *SLOW)
