@@ -108,6 +108,23 @@ static void add_time(const struct job_script *self, struct buf *out)
     buf_printf(out, "#SBATCH --signal=B:USR1@%d\n", SCRIPT_WARN_S);
 }
 
+/* Slurm itself ends a job that can no longer finish by its deadline, so nobody has to watch the queue. */
+static int add_deadline(const struct job_script *self, struct buf *out, struct cb_err *err)
+{
+    const uint64_t minute_ns = 60 * NS_PER_S;
+    uint64_t pending_ns = experiment_u64(self->experiment, OPT_SLURM_PENDING);
+    uint64_t minutes = (self->time_limit_ns + minute_ns - 1) / minute_ns;
+    if (pending_ns == 0)
+        return 0;
+    if (experiment_bool(self->experiment, OPT_SLURM_REQUEUE))
+        return cb_fail(err, CB_ERR_USAGE,
+                       "slurm.pending does not go with slurm.requeue=true: a job that is put back into the queue would "
+                       "be given up for the time that it has already run");
+    buf_printf(out, "#SBATCH --deadline=now+%" PRIu64 "\n",
+               (pending_ns + NS_PER_S - 1) / NS_PER_S + 60 * (minutes ? minutes : 1));
+    return 0;
+}
+
 static int add_keys(const struct experiment *experiment, struct buf *out, struct cb_err *err)
 {
     static const struct {
@@ -144,7 +161,8 @@ static int add_request(const struct job_script *self, struct buf *out, struct cb
         buf_printf(out, "#SBATCH --dependency=afterok:%s\n#SBATCH --kill-on-invalid-dep=yes\n", self->after);
     if (self->node_list)
         buf_printf(out, "#SBATCH --nodelist=%s\n", self->node_list);
-    return add_keys(self->experiment, out, err);
+    int rc = add_deadline(self, out, err);
+    return rc ? rc : add_keys(self->experiment, out, err);
 }
 
 /* The rest of a script: `launcher`, and the agent with its runs. */

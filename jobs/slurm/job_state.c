@@ -1,6 +1,7 @@
 /* The state machine of a run: what each state of Slurm means for it. */
 #include "jobs/slurm/job_state.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -15,10 +16,12 @@ void job_record_observe(struct job_record *record, const struct slurm_job *slurm
         snprintf(record->slurm_state, sizeof record->slurm_state, "%s", slurm->state_name);
         record->slurm_state_wall_ns = now_wall_ns;
     }
-    snprintf(record->reason, sizeof record->reason, "%s", slurm->reason);
-    if (*slurm->nodes)
+    if (slurm->state != SLURM_DEADLINE) /* what it waited for says more */
+        snprintf(record->reason, sizeof record->reason, "%s", slurm->reason);
+    bool shrinks = phase == SLURM_IS_ENDING && record->node_count > 0; /* Slurm lists the nodes that still clean up */
+    if (*slurm->nodes && !shrinks)
         snprintf(record->nodes, sizeof record->nodes, "%s", slurm->nodes);
-    if (slurm->node_count)
+    if (slurm->node_count && !shrinks)
         record->node_count = slurm->node_count;
     if (slurm->has_details && slurm->restarts > record->restarts)
         record->restarts = slurm->restarts;
@@ -93,6 +96,16 @@ static void seal_as(struct job_verdict *verdict, enum outcome outcome, const cha
     verdict->state = state_of_outcome(outcome);
 }
 
+/* slurm.pending has passed: Slurm gave up a job that did not start. */
+static void give_up(const struct job_record *record, struct job_verdict *verdict)
+{
+    const char *reason = *record->reason && strcmp(record->reason, "None") != 0 ? record->reason : "no reason given";
+    char fewer[64] = "";
+    if (record->node_count > 1)
+        snprintf(fewer, sizeof fewer, "; fewer nodes (nodes=%" PRIu64 ") may start sooner", record->node_count / 2);
+    seal_as(verdict, OUTCOME_TIMEOUT, "not started in time (slurm.pending), because of %s%s", reason, fewer);
+}
+
 /* Slurm says the job is over, and no agent has sealed. */
 static void judge_end(const struct job_record *record, const struct job_observation *observation,
                       struct job_verdict *verdict)
@@ -113,8 +126,13 @@ static void judge_end(const struct job_record *record, const struct job_observat
                     record->cancel_asked ? "on request" : "in Slurm (scancel, or an administrator)",
                     observation->folder->attempts ? "" : " before it started", place);
         return;
-    case SLURM_TIMEOUT:
     case SLURM_DEADLINE:
+        if (observation->folder->attempts == 0) { /* Slurm gives it a start time all the same */
+            give_up(record, verdict);
+            return;
+        }
+        /* fall through */
+    case SLURM_TIMEOUT:
         seal_as(verdict, OUTCOME_TIMEOUT, "the job's time limit passed%s (%s)", place, slurm->state_name);
         return;
     case SLURM_PREEMPTED:

@@ -124,6 +124,20 @@ def test_a_cancelled_job_keeps_what_it_has_measured(cluster):
     assert "ended already" in cluster.call("cancel", run).stderr
 
 
+def test_a_job_that_slurm_gives_up_in_the_queue_says_why_and_what_to_try(cluster):
+    """Its node is taken, so it cannot start; Slurm ends it, also while nobody looks."""
+    there = "slurm.extra=--nodelist=n1"
+    first, _ = cluster.submit_one(*TINY, *SLOW, there)
+    cluster.wait_for(first, "running", seconds=120)
+    second, _ = cluster.submit_one(*TINY, "store=./store", there, "slurm.pending=1s", "slurm.time=1m")
+    assert "#SBATCH --deadline=now+61\n" in (cluster.home / f"runs/{second}/job.sbatch").read_text()
+    line = cluster.wait_final(second)[second]
+    cluster.call("cancel", first)
+    assert line["outcome"] == "timeout" and "not started in time (slurm.pending)" in line["note"], line
+    refused = cluster.call("submit", *TINY, "store=./store", "slurm.pending=1h", "slurm.requeue=true", code=2)
+    assert "slurm.pending does not go with slurm.requeue" in refused.stderr
+
+
 def until(condition, seconds=60):
     deadline = time.monotonic() + seconds
     while not condition():

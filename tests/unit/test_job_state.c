@@ -113,6 +113,44 @@ static void test_every_state_of_slurm_has_one_of_ours(void **state)
     }
 }
 
+static void test_a_job_that_cleans_up_keeps_its_nodes(void **state)
+{
+    struct scene scene;
+    (void)state;
+    set_scene(&scene, "RUNNING", 1000);
+    scene.slurm.node_count = 4;
+    job_record_observe(&scene.record, &scene.slurm, NOW_NS);
+    scene.slurm.state = SLURM_COMPLETING;
+    strcpy(scene.slurm.state_name, "COMPLETING");
+    strcpy(scene.slurm.nodes, "n3");
+    scene.slurm.node_count = 1; /* of four, the others are done */
+    job_record_observe(&scene.record, &scene.slurm, NOW_NS);
+    assert_int_equal(scene.record.node_count, 4);
+    assert_string_equal(scene.record.nodes, "n[1-4]");
+}
+
+static void test_a_job_given_up_in_the_queue_says_what_it_waited_for(void **state)
+{
+    struct scene scene;
+    (void)state;
+    set_scene(&scene, "PENDING", 1000);
+    scene.slurm.node_count = 4;
+    strcpy(scene.slurm.reason, "Resources");
+    job_record_observe(&scene.record, &scene.slurm, NOW_NS);
+    scene.slurm.state = SLURM_DEADLINE;
+    strcpy(scene.slurm.state_name, "DEADLINE");
+    strcpy(scene.slurm.reason, "DeadLine");
+    job_record_observe(&scene.record, &scene.slurm, NOW_NS);
+    judge(&scene);
+    assert_true(scene.verdict.seal && scene.verdict.outcome == OUTCOME_TIMEOUT);
+    assert_string_equal(scene.verdict.note, "not started in time (slurm.pending), because of Resources; fewer nodes "
+                                            "(nodes=2) may start sooner");
+    set_scene(&scene, "DEADLINE", 1000);
+    set_attempt(&scene, 1000, "running", "save");
+    judge(&scene);
+    assert_non_null(strstr(scene.verdict.note, "time limit"));
+}
+
 static void test_the_folder_alone_decides_success(void **state)
 {
     static const char *const names[] = {"COMPLETED", "FAILED", "TIMEOUT", "NODE_FAIL", "CANCELLED", "RUNNING"};
@@ -382,6 +420,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_state_of_slurm_has_one_of_ours),
+        cmocka_unit_test(test_a_job_that_cleans_up_keeps_its_nodes),
+        cmocka_unit_test(test_a_job_given_up_in_the_queue_says_what_it_waited_for),
         cmocka_unit_test(test_the_folder_alone_decides_success),
         cmocka_unit_test(test_a_lost_node_is_named_with_the_place),
         cmocka_unit_test(test_an_agent_has_time_to_seal_after_its_job_ended),
