@@ -117,6 +117,10 @@ def series(browser, title):
         .flatMap((section) => section.querySelector(".chart").drawing.getOption().series.map((series) => [series.name, series.data])))""")
 
 
+# Parts that a screen reader could not name.
+NAMELESS = """[...document.querySelectorAll("th, button, summary, [role=img], [role=region]")]
+    .filter((part) => !(part.getAttribute("aria-label") ?? part.textContent).trim()).map((part) => part.outerHTML)"""
+
 # Labels of one chart that cover each other, and charts without marks or with marks outside of them.
 FAULTS = """[...document.querySelectorAll(".chart")].flatMap((chart) => {
     const svg = chart.querySelector("svg"), title = chart.closest("section").querySelector("h2").textContent, faults = [];
@@ -142,6 +146,8 @@ def check_looks(browser, path):
         assert browser.requests == [path.as_uri()]
         assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
         assert browser.evaluate(FAULTS) == [], view
+    unfold(browser)
+    assert browser.evaluate(NAMELESS) == []
 
 
 def check_commands(place, data):
@@ -242,6 +248,37 @@ def test_a_suite_has_its_pairs_nodes_and_curves(browser, place, suite_page):
     assert {name: [[point["bytes"], point["bus_bytes_per_s"]] for point in points] for name, points in shown["collectives"].items()} == series(browser, "Collectives over message sizes")
     for row in cells(browser, "Nodes against their median"):
         assert row[4:] == shown["nodes"]["metrics"][row[0]]["values"]
+
+
+def over_time(ranks):
+    """What `show --time` has of a run: each rank writes 8 MiB in two buckets, and rank 1 stalls in between."""
+    lines = [{"rank": rank, "first_bucket": 10, "bytes": [4 << 20, 0, 0, 4 << 20], "requests": [1, 0, 0, 1],
+              "in_flight_ns": [50_000_000, *([50_000_000] * 2 if rank == 1 else [0, 0]), 50_000_000]} for rank in range(ranks)]
+    entry = {"operation": "save", "request": "write", "bucket_s": 0.05, "bytes": ranks * (8 << 20), "requests": 2 * ranks, "in_flight_ns": 1, "ranks": lines}
+    host = {"node": "n1", "bucket_s": 0.1, "first_bucket": 0, "cpu_fraction": [0.5, 1, None], "disk_read_bytes": None, "disk_written_bytes": [0, 1 << 20, 0],
+            "received_bytes": [0, 0, 0], "sent_bytes": [0, 0, 0], "memory_used_bytes": [1, 1, 1], "memory_stall_s": [0, 0, 0]}
+    return {"start": "2026-11-28T13:40:02Z", "duration_s": 1.5, "operations": [entry], "host": [host]}
+
+
+@pytest.mark.parametrize("ranks", [4, 512])
+def test_a_run_over_time_shows_throughput_and_the_rank_that_stalls(place, browser, run_page, ranks):
+    text, data = run_page[0].read_text(), run_page[1]
+    run = data["documents"]["run"]["data"]
+    timed = {**data, "documents": {"run": {**data["documents"]["run"], "data": {**run, "time": over_time(ranks), "ranks": {"save": run["ranks"]["save"][:1] * ranks}}}}}
+    path = place / f"over-time-{ranks}.html"
+    head, rest = text.split('id="data">', 1)
+    escaped = json.dumps(timed).replace("<", r"\u003c")
+    path.write_text(head + 'id="data">' + escaped + "</script>" + rest.split("</script>", 1)[1])
+    check_looks(browser, path)
+    throughput = series(browser, "Throughput over time")["save: write"]
+    whole, width = ranks * (4 << 20), 0.05
+    assert [value for _, value in throughput] == [0, whole / width, 0, 0, whole / width, 0]
+    assert [round(at, 6) for at, _ in throughput] == [0.5, 0.525, 0.575, 0.625, 0.675, 0.7]
+    drawn = series(browser, "Each rank over time: save: write")
+    joined = max(1, ranks // 64)  # ranks of one line
+    assert [mark[:3] for mark in drawn["save: write"]] == [[column, row, joined * (4 << 20) / width] for row in range(ranks // joined) for column in (0, 3)]
+    assert [mark[:2] for mark in drawn["none completed"]] == [[1, 1 // joined], [2, 1 // joined]]
+    assert cells(browser, "CPU of the hosts")[0][2] == 0.5 and cells(browser, "Disk of the hosts")[1][2] == 1 << 20
 
 
 def test_charts_and_tables_of_a_run_have_the_figures_of_show(browser, run_page):

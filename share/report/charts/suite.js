@@ -18,17 +18,22 @@ function unitOf(run, name) {
     return (run.metrics[name] || run.metrics[`suite.${name}`] || {}).unit || (name.endsWith("_s") ? "s" : "");
 }
 
+// Times are better where they are short, all other figures of the suite where they are high.
+function betterBy(unit, distance) {
+    return Math.max(-1, Math.min(unit === "s" ? -distance : distance, 1));
+}
+
 // How far each node is from the median of all, one row a metric, one column a node.
 function nodesOfSuite(run, what) {
     const units = run[what];
     if (!units || units.names.length < 3) return null;
     const metrics = Object.entries(units.metrics || {}).filter(([, metric]) => metric.values.some((value) => value !== null && value !== metric.median));
     if (!metrics.length) return null;
-    const marks = metrics.flatMap(([, metric], row) => metric.values.map((value, column) => (value === null || !metric.median ? null : [column, row, Math.max(-1, Math.min(value / metric.median - 1, 1)), value])).filter(Boolean));
+    const marks = metrics.flatMap(([name, metric], row) => metric.values.map((value, column) => (value === null || !metric.median ? null : [column, row, betterBy(unitOf(run, name), value / metric.median - 1), value])).filter(Boolean));
     const noun = what === "gpus" ? "GPU" : "node";
     return {
         title: `${what === "gpus" ? "GPUs" : "Nodes"} against their median`, document: "run",
-        note: `The distance of each ${noun} from the median of all, cut at 100 %. A robust z of more than ${OUTLIER} makes one an outlier.`,
+        note: `The distance of each ${noun} from the median of all, cut at 100 %: blue is better, orange worse. A robust z of more than ${OUTLIER} makes one an outlier.`,
         chart: {
             height: 90 + 24 * metrics.length,
             words: metrics.map(([name, metric]) => `${name}: worst ${metric.worst}, z ${digits(metric.z)}`).join("; "),
@@ -37,7 +42,7 @@ function nodesOfSuite(run, what) {
                 legend: false, grid: { top: 8, bottom: 44 },
                 xAxis: axis(palette, { type: "category", data: units.names, splitLine: { show: false }, axisLabel: { overflow: "truncate", width: 70 } }),
                 yAxis: axis(palette, { type: "category", inverse: true, data: metrics.map(([name]) => name), splitLine: { show: false }, axisLabel: { interval: 0, overflow: "truncate", width: width < 500 ? 120 : 260 } }),
-                visualMap: { min: -1, max: 1, dimension: 2, calculable: false, orient: "horizontal", left: "center", bottom: 0, itemHeight: 120, itemWidth: 10, text: ["twice", "0"], textStyle: { color: palette.text },
+                visualMap: { min: -1, max: 1, dimension: 2, calculable: false, orient: "horizontal", left: "center", bottom: 0, itemHeight: 120, itemWidth: 10, text: ["better", "worse"], textStyle: { color: palette.text },
                     inRange: { color: [palette.hues[1], palette.isDark ? "#2a323b" : "#f0f0f0", palette.hues[0]] } },
                 series: [{ name: "distance", type: "heatmap", data: marks, itemStyle: { borderColor: palette.ground, borderWidth: 1 } }],
             }),
@@ -103,7 +108,7 @@ function curvesOverSizes(title, note, curves, key, unit, others) {
             }),
         },
         table: {
-            columns: ["", "#bytes", ...others.map(([, name]) => `#${name}`)],
+            columns: ["what", "#bytes", ...others.map(([, name]) => `#${name}`)],
             rows: names.flatMap((name) => curves[name].map((point) => () => [textCell(name), cell(point.bytes, "bytes"), ...others.map(([member, , of]) => suiteCell(point[member], of))])),
         },
     };
@@ -124,7 +129,7 @@ function figuresOfSuite(run) {
     const names = Object.keys(run.metrics).filter((name) => name.startsWith("suite.") && name !== "suite.op_s");
     return names.length ? {
         title: "Figures of the suite", document: "run",
-        table: { columns: ["", "#median", "#min", "#max"], rows: names.map((name) => () => [textCell(name.replace("suite.", "")), ...["median", "min", "max"].map((key) => suiteCell(run.metrics[name][key], run.metrics[name].unit))]) },
+        table: { columns: ["metric", "#median", "#min", "#max"], rows: names.map((name) => () => [textCell(name.replace("suite.", "")), ...["median", "min", "max"].map((key) => suiteCell(run.metrics[name][key], run.metrics[name].unit))]) },
     } : null;
 }
 

@@ -21,7 +21,7 @@ function bytesOverTime(entry) {
 }
 
 function throughputOverTime(run) {
-    const entries = timelinesOf(run).filter((entry) => entry.bytes > 0);
+    const entries = timelinesOf(run).filter((entry) => entry.bytes > 0 && !entry.operation.startsWith("baseline")); // which has a chart of its own
     if (!entries.length) return null;
     const lines = entries.map((entry) => {
         const { first, sums } = bytesOverTime(entry), width = entry.bucket_s;
@@ -44,7 +44,7 @@ function throughputOverTime(run) {
             }),
         },
         table: {
-            columns: ["", "#bytes", "#requests", "#one bucket", "#ranks"],
+            columns: ["what", "#bytes", "#requests", "#one bucket", "#ranks"],
             rows: entries.map((entry) => () => [textCell(nameOf(entry)), cell(entry.bytes, "bytes"), cell(entry.requests, "count"), cell(entry.bucket_s, "s"), element("td", { class: "figure" }, String(entry.ranks.length))]),
         },
     };
@@ -73,6 +73,7 @@ function heatOfRanks(run, entry) {
     const { cells, columns, rows, start, width, high } = binned(entry, ranks);
     if (!cells.length || ranks < 2) return null;
     const value = (cell) => (moves ? cell.bytes : cell.in_flight) / width;
+    const marks = (isStalled) => cells.filter((cell) => (moves && cell.bytes === 0) === isStalled).map((cell) => [cell.column, cell.row, value(cell), cell.in_flight / width]);
     const say = (amount) => (moves ? figure(amount, "bytes/s") : `${digits(amount)} in flight`);
     const most = Math.max(...cells.map(value), Number.MIN_VALUE);
     const rankName = (row) => (high === 1 ? String(row) : `${row * high}-${Math.min((row + 1) * high, ranks) - 1}`);
@@ -80,7 +81,7 @@ function heatOfRanks(run, entry) {
         title: `Each rank over time: ${nameOf(entry)}`, document: "run",
         note: moves ? "Bytes of the requests that completed. Orange: requests were in flight and none completed. Empty: none was in flight." : "Mean number of requests in flight.",
         chart: {
-            height: Math.min(120 + Math.max(8, Math.floor(360 / rows)) * rows, 520),
+            height: 90 + Math.min(36, Math.max(6, Math.floor(360 / rows))) * rows,
             words: `${plural(rows, "line")} of ranks, ${plural(columns, "column")} of ${seconds(width)} from ${seconds(start)}; most ${say(most)}`,
             option: (palette) => ({
                 tooltip: { trigger: "item", formatter: (point) => tip(`rank ${rankName(point.value[1])}`, [["from", `${digits(start + point.value[0] * width)} s`], ["", say(point.value[2])], ["in flight", digits(point.value[3])]]) },
@@ -88,8 +89,11 @@ function heatOfRanks(run, entry) {
                 xAxis: axis(palette, { type: "category", name: "seconds", nameGap: 24, data: Array.from({ length: columns }, (_, column) => digits(start + column * width)), splitLine: { show: false } }),
                 yAxis: axis(palette, { type: "category", inverse: true, name: "rank", nameGap: 36, data: Array.from({ length: rows }, (_, row) => rankName(row)), splitLine: { show: false } }),
                 visualMap: { min: 0, max: most, dimension: 2, orient: "horizontal", left: "center", bottom: 0, itemHeight: 120, itemWidth: 10, text: [say(most), "0"], textStyle: { color: palette.text },
-                    inRange: { color: moves ? [palette.hues[1], palette.hues[5], palette.hues[0]] : [palette.isDark ? "#2a323b" : "#eef3f7", palette.hues[4], palette.hues[1]] } },
-                series: [{ name: nameOf(entry), type: "heatmap", progressive: 0, data: cells.map((cell) => [cell.column, cell.row, value(cell), cell.in_flight / width]) }],
+                    seriesIndex: 0, inRange: { color: [palette.isDark ? "#23405a" : "#d6e8f5", palette.hues[0]] } },
+                series: [
+                    { name: nameOf(entry), type: "heatmap", progressive: 0, data: marks(false) },
+                    { name: "none completed", type: "heatmap", progressive: 0, itemStyle: { color: palette.hues[1] }, data: marks(true) },
+                ],
             }),
         },
         table: {
@@ -139,7 +143,7 @@ function countersOfHosts(run) {
                 }),
             },
             table: {
-                columns: ["", "#from", rate ? "#bytes" : "#share"],
+                columns: ["what", "#from", rate ? "#bytes" : "#share"],
                 rows: lines.flatMap((line) => line.values.map((value, index) => () => [textCell(line.name), element("td", { class: "figure" }, `${digits((line.host.first_bucket + index) * line.host.bucket_s)} s`),
                     cell(value, rate ? "bytes" : "ratio")])),
             },

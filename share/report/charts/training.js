@@ -39,7 +39,7 @@ function overSteps(run, { title, note, lines, unit, savesAsMarks, height }) {
             }),
         },
         table: {
-            columns: ["", "#step", "#value"],
+            columns: ["what", "#step", "#value"],
             rows: rows.map((row) => () => [textCell(row.line.name), cell(row.step, "count"), cell(row.value, unit)]),
         },
     };
