@@ -191,10 +191,10 @@ struct metric_point {
     struct summary summary;
 };
 typedef int (*metric_point_fn)(void *context, const struct metric_point *point, struct cb_err *err);
-/* Calls `each` for the runs that passed and have the metric, in order of name. With OP_COUNT for `op`, a run has its
- * first operation that has the metric. `hash`: only runs of that experiment; NULL: all. */
-int history_each_point(struct history *self, enum operation op, enum metric_id metric, const char *hash,
-                       metric_point_fn each, void *context, struct cb_err *err) CB_MUST_CHECK;
+/* Calls `each` for the runs of the selection, in its order, that passed and have the metric; NULL selects all, in order
+ * of name. With OP_COUNT for `op`, a run has its first operation that has the metric. */
+int history_each_point(struct history *self, const struct run_selection *selection, enum operation op,
+                       enum metric_id metric, metric_point_fn each, void *context, struct cb_err *err) CB_MUST_CHECK;
 
 /* What every rank measured: one call per operation, iteration and metric, in that order. */
 struct rank_values {

@@ -93,18 +93,20 @@ int history_each_version(struct history *self, run_version_fn each, void *contex
     return rc;
 }
 
-int history_each_point(struct history *self, enum operation op, enum metric_id metric, const char *hash,
-                       metric_point_fn each, void *context, struct cb_err *err)
+/* The points of one run, or of all if `run` is NULL. */
+static int each_point(struct history *self, const char *run, enum operation op, enum metric_id metric,
+                      metric_point_fn each, void *context, struct cb_err *err)
 {
+#define POINT_COLUMNS                                                                                                  \
+    "SELECT r.run, r.hash, t.store, s.site, r.started_ns, m.op, m.n, m.median, m.p95, m.min, m.max, m.mean, m.mad"     \
+    " FROM run r JOIN metric m ON m.run=r.run LEFT JOIN site s ON s.id=r.site"                                         \
+    " LEFT JOIN store_target t ON t.id=r.store_target WHERE r.outcome='pass' AND m.metric=?1"                          \
+    " AND (?2 IS NULL OR m.op=?2) AND m.median IS NOT NULL "
     sqlite3_stmt *statement;
     char last[64] = "";
-    int rc = db_query(self, &statement, err,
-                      "SELECT r.run, r.hash, t.store, s.site, r.started_ns, m.op, m.n, m.median, m.p95, m.min, m.max,"
-                      " m.mean, m.mad FROM run r JOIN metric m ON m.run=r.run LEFT JOIN site s ON s.id=r.site"
-                      " LEFT JOIN store_target t ON t.id=r.store_target WHERE r.outcome='pass' AND m.metric=?1"
-                      " AND (?2 IS NULL OR m.op=?2) AND (?3 IS NULL OR r.hash=?3) AND m.median IS NOT NULL"
-                      " ORDER BY r.run, m.op",
-                      "ttt", metric_row(metric)->name, op == OP_COUNT ? NULL : operation_name(op), hash);
+    const char *name = metric_row(metric)->name, *of = op == OP_COUNT ? NULL : operation_name(op);
+    int rc = run ? db_query(self, &statement, err, POINT_COLUMNS "AND r.run=?3 ORDER BY m.op", "ttt", name, of, run)
+                 : db_query(self, &statement, err, POINT_COLUMNS "ORDER BY r.run, m.op", "tt", name, of);
     while (db_next(self, statement, &rc, err)) {
         struct metric_point point = {.run = db_text(statement, 0),
                                      .hash = db_text(statement, 1),
@@ -124,6 +126,15 @@ int history_each_point(struct history *self, enum operation op, enum metric_id m
         rc = each(context, &point, err);
     }
     sqlite3_reset(statement);
+    return rc;
+}
+
+int history_each_point(struct history *self, const struct run_selection *selection, enum operation op,
+                       enum metric_id metric, metric_point_fn each, void *context, struct cb_err *err)
+{
+    int rc = selection ? 0 : each_point(self, NULL, op, metric, each, context, err);
+    for (size_t i = 0; selection && i < selection->count && rc == 0; i++)
+        rc = each_point(self, selection->runs[i], op, metric, each, context, err);
     return rc;
 }
 

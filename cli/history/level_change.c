@@ -2,6 +2,7 @@
 #include "cli/history/level_change.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -166,7 +167,10 @@ int run_level_load(struct run_level *self, struct history *history, const struct
                    enum metric_id metric, struct cb_err *err)
 {
     *self = (struct run_level){0};
-    struct metric_lines_wanted wanted = {.op = op, .metric = metric, .hash = run->hash};
+    char hash[48];
+    const char *words[] = {hash};
+    struct metric_lines_wanted wanted = {.op = op, .metric = metric, .words = words, .word_count = 1};
+    snprintf(hash, sizeof hash, "hash=%s", run->hash);
     int rc = metric_lines_load(&self->lines, history, &wanted, err);
     for (size_t i = 0; i < self->lines.count && rc == 0 && !self->found; i++) {
         const struct metric_line *line = &self->lines.items[i];

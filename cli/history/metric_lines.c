@@ -18,18 +18,11 @@ struct loose_point {
 };
 
 struct loader {
-    struct run_selection selection; /* sorted by name */
-    bool selects;
     char **stores;
     size_t store_count;
     struct loose_point *points;
     size_t count;
 };
-
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(a, b);
-}
 
 /* A copy of the name that lives as long as the loader. Runs have few stores. */
 static const char *keep_store(struct loader *self, const char *store, struct cb_err *err)
@@ -45,10 +38,7 @@ static const char *keep_store(struct loader *self, const char *store, struct cb_
 static int take_point(void *context, const struct metric_point *found, struct cb_err *err)
 {
     struct loader *self = context;
-    if (!isfinite(found->summary.median) ||
-        (self->selects &&
-         (self->selection.count == 0 || !bsearch(found->run, self->selection.runs, self->selection.count,
-                                                 sizeof *self->selection.runs, compare_names))))
+    if (!isfinite(found->summary.median))
         return 0;
     const char *store = keep_store(self, found->store, err);
     if (!store || alloc_grow(&self->points, self->count, sizeof *self->points, err))
@@ -133,15 +123,16 @@ static int add_line(struct metric_lines *self, struct history *history, const st
 int metric_lines_load(struct metric_lines *self, struct history *history, const struct metric_lines_wanted *wanted,
                       struct cb_err *err)
 {
-    struct loader loader = {.selects = wanted->word_count > 0};
+    struct loader loader = {0};
+    struct run_selection selection = {0};
     int rc = 0;
     *self = (struct metric_lines){.op = wanted->op, .metric = wanted->metric};
-    if (loader.selects)
-        rc = history_select(history, wanted->words, wanted->word_count, &loader.selection, err);
-    if (loader.selection.count)
-        qsort(loader.selection.runs, loader.selection.count, sizeof *loader.selection.runs, compare_names);
+    if (wanted->word_count)
+        rc = history_select(history, wanted->words, wanted->word_count, &selection, err);
     if (rc == 0)
-        rc = history_each_point(history, wanted->op, wanted->metric, wanted->hash, take_point, &loader, err);
+        rc = history_each_point(history, wanted->word_count ? &selection : NULL, wanted->op, wanted->metric, take_point,
+                                &loader, err);
+    run_selection_release(&selection);
     if (rc == 0 && loader.count)
         sort_points(&loader);
     for (size_t start = 0, end; start < loader.count && rc == 0; start = end) {
@@ -153,7 +144,6 @@ int metric_lines_load(struct metric_lines *self, struct history *history, const 
     }
     free(loader.points);
     alloc_free_texts(loader.stores, loader.store_count);
-    run_selection_release(&loader.selection);
     return rc;
 }
 

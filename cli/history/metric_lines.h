@@ -38,13 +38,12 @@ struct metric_lines {
 };
 
 /* Loads the lines of the runs that passed, have the metric, and match the words of a selection; without words, of all.
- * `hash`: only those of that experiment; NULL: all. Call metric_lines_release also after a failure. */
+ * Call metric_lines_release also after a failure. */
 struct metric_lines_wanted {
     enum operation op;
     enum metric_id metric;
     const char *const *words;
     size_t word_count;
-    const char *hash;
     size_t least_points; /* lines with fewer are left out */
 };
 int metric_lines_load(struct metric_lines *self, struct history *history, const struct metric_lines_wanted *wanted,

@@ -67,9 +67,9 @@ struct finder {
     size_t slot_count;
 };
 
-static int grow_slots(struct finder *self, struct cb_err *err)
+static int make_slots(struct finder *self, struct cb_err *err)
 {
-    size_t count = self->slot_count ? 2 * self->slot_count : 1024;
+    size_t count = 4 * self->pages->count + 1024;
     size_t *slots = calloc(count, sizeof *slots);
     if (!slots)
         return alloc_fail(err, "for the pages of a site");
@@ -91,7 +91,7 @@ static int find_page(struct finder *self, enum site_page_kind kind, const char *
                      struct site_page **page, struct cb_err *err)
 {
     struct site_pages *pages = self->pages;
-    if (2 * pages->count >= self->slot_count && grow_slots(self, err))
+    if (2 * pages->count >= self->slot_count && make_slots(self, err))
         return CB_ERR_MEMORY;
     size_t at = hash_u64(path, strlen(path)) % self->slot_count;
     for (; self->slots[at]; at = (at + 1) % self->slot_count) {
@@ -131,6 +131,7 @@ static int add_run(void *context, const struct run_version *run, struct cb_err *
     if (rc)
         return rc;
     add_sum(self, page, sum);
+    add_sum(self, page, hash_u64(run->sweep, strlen(run->sweep))); /* it has a link to it */
     if (*run->sweep)
         site_sweep_path(run->sweep, page->sweep);
     if (passed)
@@ -148,6 +149,7 @@ static int add_run(void *context, const struct run_version *run, struct cb_err *
     if (rc)
         return rc;
     add_sum(self, page, sum);
+    page->runs++;
     snprintf(page->newest, sizeof page->newest, "%s", run->run);
     if (page->store)
         return 0;
@@ -156,17 +158,56 @@ static int add_run(void *context, const struct run_version *run, struct cb_err *
     return page->store ? 0 : alloc_fail(err, "for the pages of a site");
 }
 
+/* A line of one run has no page: that of the run shows all of it. */
+static int drop_single_lines(struct finder *self, struct cb_err *err)
+{
+    struct site_page *items = self->pages->items, *line;
+    size_t kept = 0;
+    int rc = 0;
+    for (size_t i = 0; i < self->pages->count && rc == 0; i++) {
+        if (!*items[i].line)
+            continue;
+        rc = find_page(self, SITE_LINE, items[i].line, "", &line, err);
+        if (rc == 0 && line->runs < 2)
+            items[i].line[0] = '\0';
+        else if (rc == 0)
+            add_sum(self, &items[i], 1); /* it has a link to the line */
+    }
+    for (size_t i = 0; i < self->pages->count && rc == 0; i++) {
+        if (items[i].kind == SITE_LINE && items[i].runs < 2) {
+            free(items[i].store);
+            continue;
+        }
+        self->sums[kept] = self->sums[i];
+        items[kept++] = items[i];
+    }
+    if (rc == 0)
+        self->pages->count = kept;
+    return rc;
+}
+
+/* The start page has links to all others. */
+static int add_start(struct finder *self, struct cb_err *err)
+{
+    struct site_page *start;
+    size_t others = self->pages->count;
+    int rc = make_slots(self, err); /* anew, since pages have moved */
+    if (rc == 0)
+        rc = find_page(self, SITE_START, "index.html", "", &start, err);
+    for (size_t i = 0; i < others && rc == 0; i++)
+        add_sum(self, start, self->sums[i]);
+    return rc;
+}
+
 int site_pages_find(struct site_pages *self, struct history *history, const char *maker, struct cb_err *err)
 {
     struct finder finder = {.pages = self, .maker = hash_u64(maker, strlen(maker))};
-    struct site_page *start;
     *self = (struct site_pages){0};
     int rc = history_each_version(history, add_run, &finder, err);
-    size_t others = self->count;
     if (rc == 0)
-        rc = find_page(&finder, SITE_START, "index.html", "", &start, err);
-    for (size_t i = 0; i < others && rc == 0; i++)
-        add_sum(&finder, start, finder.sums[i]);
+        rc = drop_single_lines(&finder, err);
+    if (rc == 0)
+        rc = add_start(&finder, err);
     for (size_t i = 0; i < self->count && rc == 0; i++)
         snprintf(self->items[i].signature, sizeof self->items[i].signature, "%016llx",
                  (unsigned long long)finder.sums[i]);

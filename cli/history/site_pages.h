@@ -19,6 +19,7 @@ struct site_page {
     char path[SITE_PATH_BYTES]; /* relative to the site */
     char name[64];              /* run or sweep; of a line, the hash of its experiment */
     char site[64], newest[64];  /* of a line: where it is, and its newest run */
+    size_t runs;                /* of a line */
     char *store;                /* of a line; owned */
     /* Of a run: the pages of its line and sweep; "" if it has none. */
     char line[SITE_PATH_BYTES], sweep[SITE_PATH_BYTES];
@@ -35,7 +36,7 @@ void site_run_path(const char *run, char path[SITE_PATH_BYTES]);
 void site_sweep_path(const char *sweep, char path[SITE_PATH_BYTES]);
 void site_line_path(const char *hash, const char *store, const char *site, char path[SITE_PATH_BYTES]);
 
-/* Lists the pages of all runs, of all sweeps, and of all lines with a run that passed. `maker` is what else the pages
+/* Lists the pages of all runs, of all sweeps, and of all lines with two runs that passed. `maker` is what else the pages
  * depend on: the version of this program and of the code of its pages. */
 int site_pages_find(struct site_pages *self, struct history *history, const char *maker,
                     struct cb_err *err) CB_MUST_CHECK;

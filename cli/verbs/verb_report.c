@@ -205,27 +205,39 @@ struct site {
     struct page_scripts scripts;
 };
 
-/* `history METRIC` of each primary metric that the runs of the line have. */
-static int add_line_documents(struct site *self, const struct site_page *line, struct page *page, struct cb_err *err)
+/* `history METRIC` of a metric of a line. */
+static int add_line_document(struct site *self, const struct site_page *line, const char *metric, struct page *page,
+                             struct cb_err *err)
 {
     char hash[48], site[80];
     struct buf store;
-    int rc = 0;
+    struct command command;
     snprintf(hash, sizeof hash, "hash=%s", line->name);
     snprintf(site, sizeof site, "site=%s", line->site);
     buf_init(&store, MAX_COMMAND_BYTES);
     buf_printf(&store, "store=%s", line->store);
-    for (int i = 0; i < METRIC_COUNT && rc == 0; i++) {
-        const char *name = metric_row((enum metric_id)i)->name, *words[] = {name, hash, site, store.data};
-        struct command command;
-        if (!metric_row((enum metric_id)i)->primary)
-            continue;
-        rc = command_init(&command, "history", words, sizeof words / sizeof *words, err);
-        if (rc == 0)
-            rc = add_document(page, self->cli, self->history, name, &command, err);
-        free(command.words);
-    }
+    const char *words[] = {metric, hash, site, store.data};
+    int rc = command_init(&command, "history", words, sizeof words / sizeof *words, err);
+    if (rc == 0)
+        rc = add_document(page, self->cli, self->history, metric, &command, err);
+    free(command.words);
     buf_release(&store);
+    return rc;
+}
+
+/* The primary metrics of its newest run. */
+static int add_line_documents(struct site *self, const struct site_page *line, struct page *page, struct cb_err *err)
+{
+    struct run_info *run;
+    int rc = history_load_run(self->history, line->newest, &run, err);
+    if (rc)
+        return rc;
+    for (size_t i = 0; i < run->metric_count && rc == 0; i++) {
+        const struct metric *row = metric_row(run->metrics[i].metric);
+        if (row->primary)
+            rc = add_line_document(self, line, row->name, page, err);
+    }
+    run_info_free(run);
     return rc;
 }
 

@@ -21,7 +21,8 @@ function siteLinks({ kind, site }) {
 
 function pageOfLine(documents, site) {
     const lines = Object.entries(documents).filter(([, { data }]) => data.points.length);
-    const [first] = lines, { points } = first[1].data;
+    if (!lines.length) return { heading: `${site.title}, over time`, about: "", answer: [says("Its runs have no primary metric.")], sections: [] };
+    const { points } = lines[0][1].data;
     const newest = lines.map(([, { data }]) => data.change_points[data.change_points.length - 1] && { ...data.change_points[data.change_points.length - 1], metric: data.metric }).filter(Boolean);
     return {
         heading: `${site.title}, over time`,

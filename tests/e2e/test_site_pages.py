@@ -88,7 +88,7 @@ def test_every_run_sweep_and_line_has_a_page(home):
     assert home.made == (len(pages), 0, 0)
     assert {name for name in pages if name.startswith("run/")} == {f"run/{path.name}.html" for path in (home.folder / "runs").iterdir()}
     assert "sweep/s1.html" in pages and "index.html" in pages
-    assert len([name for name in pages if name.startswith("line/")]) == 4
+    assert len([name for name in pages if name.startswith("line/")]) == 4  # two of them of the sweep
 
 
 def test_pages_work_from_a_folder_and_all_their_links_lead_to_pages(home, browser):
