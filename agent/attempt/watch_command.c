@@ -31,15 +31,17 @@ static int run_command(struct attempt *attempt, const char *folder, struct cb_er
     const char *const shell[] = {"/bin/sh", "-c", experiment_text(attempt->experiment, OPT_COMMAND), NULL};
     const char *const *argv = attempt->command ? attempt->command : shell;
     const char *before = getenv("PYTHONPATH");
-    char hooks[PATH_MAX], place[PATH_MAX + 32], python_path[PYTHON_PATH_BYTES];
+    char found[PATH_MAX], hooks[PATH_MAX], place[PATH_MAX + 32], python_path[PYTHON_PATH_BYTES];
     if (!attempt->command && !*shell[2])
         return cb_fail(err, CB_ERR_USAGE,
                        "workload=watch needs command='torchrun …', or `ckptbench watch -- torchrun …`");
-    int rc = share_file_find("workload=watch", "watch/hooks", hooks, err);
+    int rc = share_file_find("workload=watch", "watch/hooks/..", found, err);
+    if (!rc && !realpath(found, hooks))
+        rc = cb_fail_errno(err, errno, "looking for %s", found);
     if (!rc)
         rc = path_format(place, sizeof place, err, "CKPTBENCH_WATCH=%s", folder);
     if (!rc)
-        rc = path_format(python_path, sizeof python_path, err, "PYTHONPATH=%s:%s/../sitecustomize%s%s", hooks, hooks,
+        rc = path_format(python_path, sizeof python_path, err, "PYTHONPATH=%s/hooks:%s/sitecustomize%s%s", hooks, hooks,
                          before && *before ? ":" : "", before ? before : "");
     if (rc)
         return rc;

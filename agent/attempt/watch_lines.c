@@ -36,6 +36,7 @@ struct reading {
     size_t count;
     uint32_t world, malformed, processes, asynchronous;
     char torch[32], broken[512];
+    char place[512]; /* the folder of the last save */
     char **warnings;
     size_t warning_count;
     double step_s[2]; /* sums over the ranks: alone, and with a save behind */
@@ -323,6 +324,11 @@ static void fill_samples(struct reading *self, const struct pages *pages)
         self->failed[seen->op] += failed ? 1 : 0;
         if (seen->op == OP_SAVE && !failed)
             fill_checkpoint(pages->page[0], seen, end - first);
+        if (seen->op == OP_SAVE) {
+            const char *slash = seen->is_whole_file ? NULL : strrchr(seen->path, '/');
+            int len = slash ? (int)(slash - seen->path) : (int)strlen(seen->path);
+            snprintf(self->place, sizeof self->place, "%.*s", len, seen->path);
+        }
     }
 }
 
@@ -361,6 +367,8 @@ static void describe(const struct reading *self, struct status_page *page)
         add_fact(page, "watch.left_out", "%u file%s saved or loaded in one piece: %s in %s", self->left_out,
                  units_plural(self->left_out), units_format_bytes(self->left_out_bytes, bytes),
                  units_format_duration(self->left_out_s * 1e9, time));
+    if (counted[OP_SAVE])
+        add_fact(page, "watch.place", "%s", self->place);
     for (size_t i = 0; i < self->warning_count; i++)
         add_numbered(page, "watch.warning", i + 1, self->warnings[i]);
     for (enum operation op = OP_SAVE; op <= OP_LOAD; op++) {

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/report/advice.h"
 #include "cli/report/history_reading.h"
 #include "cli/report/metric_format.h"
 #include "cli/report/rank_table.h"
@@ -114,6 +115,8 @@ static int write_text(struct cli *cli, struct history *history, const struct run
     int rc = report_write_results(run, cli->colour, &cli->out, err);
     if (rc == 0)
         rc = suite_outliers_write(history, run, &cli->out, err);
+    if (rc == 0 && cli_has_flag(cli, "advise"))
+        rc = advice_write(run, &cli->out, err);
     if (rc == 0 && cli_has_flag(cli, "phases")) {
         buf_append_char(&cli->out, '\n');
         rc = write_phases(cli, run, err);
@@ -155,6 +158,8 @@ static int write_json(struct cli *cli, struct history *history, const struct run
         rank_table_write_json(ranks, cli_has_flag(cli, "phases"), &json);
     if (cli_has_flag(cli, "nodes"))
         rc = write_nodes_json(history, run, ranks, &json, err);
+    if (rc == 0 && cli_has_flag(cli, "advise"))
+        rc = advice_write_json(run, &json, err);
     if (rc == 0 && cli_has_flag(cli, "latency"))
         rc = run_latency_write_json(run, &json, err);
     if (rc == 0 && cli_has_flag(cli, "iterations")) {
@@ -236,6 +241,7 @@ static const struct verb_flag flags[] = {
     {"time", NULL, "bytes of all ranks and activity of the nodes over time, drawn in blocks; --json has every rank"},
     {"failures", NULL, "everything that was wrong, of every rank"},
     {"phases", NULL, "what time went into, state by state"},
+    {"advise", NULL, "of a watched training: at most three things to change, and why"},
 };
 
 const struct verb verb_show = {

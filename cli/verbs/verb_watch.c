@@ -5,6 +5,7 @@
 #include "cli/cli.h"
 #include "cli/jobs/run_here.h"
 #include "cli/plan/run_plan.h"
+#include "cli/report/advice.h"
 #include "cli/report/report.h"
 #include "cli/report/report_heading.h"
 #include "cli/report/table.h"
@@ -16,14 +17,18 @@ static int write_report(struct cli *cli, const struct run_info *info, struct cb_
     if (cli->json) {
         struct json_writer writer;
         json_writer_init(&writer, &cli->out, 2);
-        report_write_json(info, &writer);
-        return cli_end_json(cli, &writer, err);
+        json_write_begin_object(&writer);
+        report_write_members(info, &writer);
+        int rc = cli_has_flag(cli, "advise") ? advice_write_json(info, &writer, err) : 0;
+        return rc ? rc : cli_end_json(cli, &writer, err);
     }
     if (cli->quiet)
         return 0;
     cli->colour = table_wants_colour(stderr);
     report_write_heading(info->run, info->experiment, NULL, true, cli->colour, &cli->out);
     int rc = report_write_results(info, cli->colour, &cli->out, err);
+    if (rc == 0 && cli_has_flag(cli, "advise"))
+        rc = advice_write(info, &cli->out, err);
     return rc ? rc : cli_flush_to(cli, STDERR_FILENO, err);
 }
 
@@ -67,6 +72,10 @@ static int run_watch(struct cli *cli, struct cb_err *err)
     return rc;
 }
 
+static const struct verb_flag watch_flags[] = {
+    {"advise", NULL, "end with at most three things to change, and why"},
+};
+
 const struct verb verb_watch = {
     .name = "watch",
     .arguments = "[FILE.yaml…] [key=value…] -- COMMAND…",
@@ -77,5 +86,6 @@ const struct verb verb_watch = {
     .example = "ckptbench watch label.job=nightly -- torchrun --nproc-per-node 8 train.py",
     .takes_experiment = true,
     .takes_command = true,
+    VERB_FLAGS(watch_flags),
     .run = run_watch,
 };

@@ -58,7 +58,7 @@ CHANGED = {
         "history marks where a level changed",
     r"what the ranks do: save and load a checkpoint|for engine=command: a shell command|suite\|verify\|wait\|train": "workload=watch is new",
     r"^ *watch(  |\))|^\.SS .watch |record its saves and loads|training stays as it is|torchrun|^\.(PP|nf|fi)$|step_(alone|behind)_s": "watch is new",
-    r"from one optimizer step to the next|same while an asynchronous save": "watch is new",
+    r"^ *--advise  |^\\fB\\-\\-advise|things to change, and why|from one optimizer step to the next|same while an asynchronous save": "watch is new",
     r"in_backoff_s|every request under way was in its backoff": "waiting for a store's retries is a state",
 }
 
@@ -126,7 +126,7 @@ def is_same_json(old, now):
 
 def without_names(line):
     """The shell's completion lists all flags and all keys in one line; options names those of other tools."""
-    return re.sub(r" \(also [^)]*\)$", "", re.sub(r" (watch|--replace-kept|--into|--exclude-from|keep\.replace|timeout\.lease|on_error|--latency|--iterations|--time|--prometheus|store\.prepare|trace|--perfetto|report(?= compare))(?=[ \"])", "", line))
+    return re.sub(r" \(also [^)]*\)$", "", re.sub(r" (watch|--advise|--replace-kept|--into|--exclude-from|keep\.replace|timeout\.lease|on_error|--latency|--iterations|--time|--prometheus|store\.prepare|trace|--perfetto|report(?= compare))(?=[ \"])", "", line))
 
 
 def without_stores(line):

@@ -110,6 +110,7 @@ def test_values_that_differ_by_rank_under_one_name_are_reported(trained):
 
 def test_files_in_one_piece_are_told_but_are_no_iterations_beside_checkpoints(trained):
     assert "2 files saved or loaded in one piece" in trained.report()
+    assert f"saved in      {trained.place}\n" in trained.report()
 
 
 def test_output_passes_and_the_report_is_on_stderr(trained):
@@ -123,6 +124,14 @@ def test_history_list_and_compare_take_a_watched_run(trained):
     assert ckptbench(trained.place, "history", "save_s", "workload=watch").stdout
     ckptbench(trained.place, "collect", "--rebuild")
     assert json.loads(ckptbench(trained.place, "show", trained.run, "--json").stdout)["metrics"] == trained.shown["metrics"]
+
+
+def test_advice_follows_from_the_figures(trained):
+    advice = json.loads(ckptbench(trained.place, "show", trained.run, "--advise", "--json").stdout)["advice"]
+    assert 1 <= len(advice) <= 3
+    assert [one["seconds"] for one in advice] == sorted((one["seconds"] for one in advice), reverse=True)
+    text = ckptbench(trained.place, "show", trained.run, "--advise").stdout
+    assert all(one["text"] in text and one["command"] in text for one in advice)
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +154,9 @@ def test_a_slow_call_of_one_rank_is_found_by_phase_and_rank(tmp_path, slow_calls
         assert of_call[rank] >= 0.7 > of_call[1 - rank]  # every call waits for at least as long
         assert own[rank] > own[1 - rank]
         assert watched.values("save", "wait_s")[number + 1][1 - rank] > 0.3  # the other one waited for it
+    advice = ckptbench(tmp_path, "show", watched.run, "--advise").stdout
+    assert "the training stands still for all of a save" in advice
+    assert "is writing and fsync" in advice and "is waiting for other ranks" in advice
 
 
 def test_a_save_that_nobody_waits_for_is_reported(tmp_path):
@@ -171,10 +183,12 @@ def test_a_hook_that_fails_turns_all_off_and_the_program_goes_on(tmp_path):
     assert "not seen      what came after a hook had failed: reduce_scatter: TypeError" in watched.report()
 
 
-def test_files_in_one_piece_are_the_saves_of_a_program_without_others(tmp_path):
-    watched = alone(tmp_path, "whole:a.pt", "whole:b.pt", TORCH_DEVICE_BACKEND_AUTOLOAD="0")  # by sitecustomize, too
+def test_files_in_one_piece_are_the_saves_and_other_programs_get_no_variables_of_ours(tmp_path):
+    watched = alone(tmp_path, "show_variables", "whole:a.pt", "whole:b.pt", TORCH_DEVICE_BACKEND_AUTOLOAD="0")  # by sitecustomize, too
     assert sum(watched.values("save", "bytes_moved")[0]) == (tmp_path / "a.pt").stat().st_size
     assert len(watched.values("save", "op_s")) == 2 and len(watched.values("load", "op_s")) == 2
+    variables = watched.result.stdout  # of a program that is not Python
+    assert "PATH=" in variables and "CKPTBENCH_WATCH" not in variables and "share/watch" not in variables
 
 
 def test_the_exit_code_is_the_commands(tmp_path):

@@ -3,6 +3,7 @@
 usage: watched_training.py FOLDER STEP…   each STEP is a function below, with its arguments after colons"""
 import ctypes
 import os
+import subprocess
 import sys
 import threading
 
@@ -94,6 +95,11 @@ def sabotage():
     import ckptbench_watch.dcp
 
     ckptbench_watch.dcp._bytes_of = None
+
+
+def show_variables():
+    """Of a program that is not Python."""
+    print(subprocess.run(["printenv"], capture_output=True, text=True, check=True).stdout, flush=True)
 
 
 def say(*words):

@@ -26,10 +26,11 @@ def start():
         if not watch.folder or watch.started:
             return
         watch.started = True
-        from . import opaque, steps
+        from . import environment, opaque, steps
 
         opaque.install_torch(sys.modules["torch"])
         steps.install()
+        environment.install()
         sys.meta_path.insert(0, Finder([name for name in _hooked if name not in sys.modules], _install))
         for name in [name for name in _hooked if name in sys.modules]:
             _install(name)

@@ -27,7 +27,8 @@ def _path_of(kwargs, args=()):
     for storage in (kwargs.get("storage_writer"), kwargs.get("storage_reader"), *args[1:2]):
         if found is None and storage is not None:
             found = getattr(storage, "checkpoint_id", None) or getattr(storage, "path", None)
-    return found
+    is_path = isinstance(found, (str, os.PathLike)) and "://" not in str(found)
+    return os.path.abspath(found) if is_path else found
 
 
 def _begin(op, api):

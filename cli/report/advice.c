@@ -1,0 +1,192 @@
+/* Rules that turn shares of a save's time into advice. A rule counts what could be gained at most, in seconds a save. */
+#include "cli/report/advice.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/report/metric_format.h"
+#include "core/units.h"
+#include "run/workload_kind.h"
+
+#define WORTH_SHARE 0.15  /* of a save; less than this is no advice */
+#define SLOWER_STEPS 1.05 /* steps beside a save against steps alone; less than this may be chance */
+#define TEXT_BYTES 512
+
+struct advice {
+    double seconds; /* of a save, or of a step */
+    char text[TEXT_BYTES], command[768];
+};
+
+/* The saves of a run. */
+struct saves {
+    const struct run_info *info;
+    double save_s, stall_s, persist_s;
+    const double *share; /* of each state */
+};
+
+static char *duration(double seconds, char text[32])
+{
+    return units_format_duration(seconds * 1e9, text);
+}
+
+static void prove_by_watching(const struct saves *saves, struct advice *advice)
+{
+    snprintf(advice->command, sizeof advice->command, "ckptbench watch -- … && ckptbench compare %s LATEST",
+             saves->info->run);
+}
+
+/* Sets the text, if the share is worth it: "31 % of a save (12.8 s) WHAT". */
+static void advise(const struct saves *saves, double share, const char *what, struct advice *advice)
+{
+    char time[32];
+    if (!(share >= WORTH_SHARE))
+        return;
+    advice->seconds = share * saves->save_s;
+    snprintf(advice->text, sizeof advice->text, "%.0f %% of a save (%s) %s", 100 * share,
+             duration(advice->seconds, time), what);
+    prove_by_watching(saves, advice);
+}
+
+static void about_planning(const struct saves *saves, struct advice *advice)
+{
+    advise(saves, saves->share[STATE_PLAN] + saves->share[STATE_EXCHANGE],
+           "is planning and sending plans: planner=DefaultSavePlanner(enable_plan_caching=True) plans once while the "
+           "state keeps its names and shapes",
+           advice);
+}
+
+static void about_serializing(const struct saves *saves, struct advice *advice)
+{
+    advise(saves, saves->share[STATE_SERIALIZE],
+           "is turning tensors into bytes, one after the other: storage_writer=FileSystemWriter(path, thread_count=N) "
+           "writes N files of a rank at once",
+           advice);
+}
+
+static void about_writing(const struct saves *saves, struct advice *advice)
+{
+    char rate[32];
+    double share = saves->share[STATE_IO] + saves->share[STATE_FSYNC];
+    double bytes_per_s = metric_median(saves->info, METRIC_SAVE_BYTES_PER_S);
+    advise(saves, share, "", advice);
+    if (!*advice->text || !isfinite(bytes_per_s))
+        return;
+    size_t used = strlen(advice->text);
+    snprintf(advice->text + used, sizeof advice->text - used,
+             "is writing and fsync, and the whole save has %s: find out what the storage can do",
+             units_format_rate(bytes_per_s, rate));
+    const char *place = run_info_fact(saves->info, "watch.place");
+    snprintf(advice->command, sizeof advice->command, "ckptbench run workload=raw ranks=N model=… store=%s",
+             place ? place : "DIR");
+}
+
+static void about_waiting(const struct saves *saves, struct advice *advice)
+{
+    char slowest[64], text[TEXT_BYTES];
+    if (saves->info->slowest_rank[OP_SAVE] < 0)
+        return;
+    snprintf(text, sizeof text, "is waiting for other ranks; the slowest is %s",
+             metric_slowest(saves->info, OP_SAVE, slowest));
+    advise(saves, saves->share[STATE_WAIT], text, advice);
+    snprintf(advice->command, sizeof advice->command, "ckptbench show %s --ranks --phases", saves->info->run);
+}
+
+static void about_standing_still(const struct saves *saves, struct advice *advice)
+{
+    char stall[32];
+    if (isfinite(saves->persist_s) || !(saves->stall_s > 0))
+        return;
+    advice->seconds = saves->stall_s;
+    snprintf(
+        advice->text, sizeof advice->text,
+        "the training stands still for all of a save (%s): dcp.async_save keeps it only for a copy to host memory; "
+        "wait for its result before the next save and before destroy_process_group",
+        duration(saves->stall_s, stall));
+    prove_by_watching(saves, advice);
+}
+
+static void about_steps(const struct saves *saves, struct advice *advice)
+{
+    double alone_s = metric_median(saves->info, METRIC_STEP_ALONE_S),
+           behind_s = metric_median(saves->info, METRIC_STEP_BEHIND_S);
+    char one[32], other[32];
+    if (!(behind_s > SLOWER_STEPS * alone_s) || !(alone_s > 0) || !(saves->persist_s > 0))
+        return;
+    advice->seconds = saves->persist_s * (1 - alone_s / behind_s);
+    snprintf(advice->text, sizeof advice->text,
+             "a step takes %s while a save goes on behind it and %s without (%+.0f %%): "
+             "async_checkpointer_type=AsyncCheckpointerType.PROCESS keeps the save out of the training's interpreter",
+             duration(behind_s, one), duration(alone_s, other), 100 * (behind_s / alone_s - 1));
+    prove_by_watching(saves, advice);
+}
+
+static int by_seconds(const void *x, const void *y)
+{
+    const struct advice *a = x, *b = y;
+    return (a->seconds < b->seconds) - (a->seconds > b->seconds);
+}
+
+/* Fills `advice` with the best first; returns how many there are. */
+static size_t collect(const struct run_info *info, struct advice advice[ADVICE_MOST])
+{
+    static void (*const rules[])(const struct saves *saves, struct advice *advice) = {
+        about_standing_still, about_planning, about_serializing, about_writing, about_waiting, about_steps};
+    enum { RULES = sizeof rules / sizeof *rules };
+    const struct saves saves = {.info = info,
+                                .save_s = metric_median(info, METRIC_SAVE_S),
+                                .stall_s = metric_median(info, METRIC_STALL_S),
+                                .persist_s = metric_median(info, METRIC_PERSIST_S),
+                                .share = info->state_share[OP_SAVE]};
+    struct advice all[RULES] = {0};
+    size_t count = 0;
+    for (size_t i = 0; i < RULES && saves.save_s > 0; i++)
+        rules[i](&saves, &all[i]);
+    qsort(all, RULES, sizeof *all, by_seconds);
+    while (count < ADVICE_MOST && all[count].seconds > 0) {
+        advice[count] = all[count];
+        count++;
+    }
+    return count;
+}
+
+static int check_workload(const struct run_info *info, struct cb_err *err)
+{
+    return workload_kind_of(info->experiment)->watches
+               ? 0
+               : cb_fail(err, CB_ERR_USAGE, "%s is no watched training: --advise is for workload=watch", info->run);
+}
+
+int advice_write(const struct run_info *info, struct buf *out, struct cb_err *err)
+{
+    struct advice advice[ADVICE_MOST];
+    int rc = check_workload(info, err);
+    if (rc)
+        return rc;
+    size_t count = collect(info, advice);
+    if (count == 0)
+        buf_append_text(out, "advice        none: no save was measured\n");
+    for (size_t i = 0; i < count; i++)
+        buf_printf(out, "advice        %s\n              to prove it: %s\n", advice[i].text, advice[i].command);
+    return 0;
+}
+
+int advice_write_json(const struct run_info *info, struct json_writer *json, struct cb_err *err)
+{
+    struct advice advice[ADVICE_MOST];
+    int rc = check_workload(info, err);
+    if (rc)
+        return rc;
+    size_t count = collect(info, advice);
+    json_member_array(json, "advice");
+    for (size_t i = 0; i < count; i++) {
+        json_write_begin_object(json);
+        json_member_double(json, "seconds", advice[i].seconds);
+        json_member_text(json, "text", advice[i].text);
+        json_member_text(json, "command", advice[i].command);
+        json_write_end_object(json);
+    }
+    json_write_end_array(json);
+    return 0;
+}
