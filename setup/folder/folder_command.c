@@ -68,10 +68,10 @@ int folder_run_command(const struct experiment *experiment, enum option_id key, 
                        const char *suffix, const struct lease_owner *owner, struct cb_err *err)
 {
     const char *template = experiment_text(experiment, key), *name = option_row(key)->name;
-    struct store_uri uri = store_uri_of(store);
     struct buf command, output;
-    if (!*template)
+    if (!*template) /* as it is for stores without folders */
         return 0;
+    struct store_uri uri = store_uri_of(store);
     buf_init(&command, COMMAND_MAX_BYTES);
     buf_init(&output, OUTPUT_MAX_BYTES);
     int rc = compose(name, template, &command, err);
