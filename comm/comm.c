@@ -43,7 +43,9 @@ int comm_part(struct comm *self, uint32_t color, struct comm **part, struct cb_e
 
 void comm_free(struct comm *self)
 {
-    if (self && comm_can_end(self)) /* if not, buffers are still in use, and MPI would wait for ranks that never come */
+    if (self &&
+        (comm_can_end(self) ||
+         self->ops->frees_broken)) /* if not, buffers are still in use, and MPI would wait for ranks that never come */
         self->ops->free(self);
 }
 

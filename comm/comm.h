@@ -24,7 +24,8 @@ int comm_twin(struct comm *comm, struct comm **twin, struct cb_err *err) CB_MUST
 /* A twin for the ranks that pass the same `color`, in the order of their ranks; its comm_rank and comm_size count only
  * these. Collective. */
 int comm_part(struct comm *comm, uint32_t color, struct comm **part, struct cb_err *err) CB_MUST_CHECK;
-/* Frees the communicator; for the first one, ends MPI. Does nothing if comm_can_end is false. Accepts NULL. */
+/* Frees the communicator; for the first one, ends MPI. Over MPI it does nothing if comm_can_end is false; over TCP it
+ * closes all connections then. Accepts NULL. */
 void comm_free(struct comm *comm);
 /* False after a collective that did not end: exit with _exit then. Not collective. */
 bool comm_can_end(const struct comm *comm);

@@ -42,7 +42,8 @@ struct comm_ops {
     int (*test)(struct comm *, struct comm_message *, bool *done, struct cb_err *);
     /* A communicator of the ranks with this color, or of all ranks if `copy_of_all`. */
     int (*split)(struct comm *, uint32_t color, bool copy_of_all, struct comm **part, struct cb_err *);
-    void (*free)(struct comm *); /* only called if comm_can_end */
+    void (*free)(struct comm *);
+    bool frees_broken; /* `free` also ends operations that hang; else it is only called if comm_can_end */
 };
 
 /* First member of every implementation's own struct. */

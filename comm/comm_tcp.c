@@ -16,7 +16,8 @@
 struct tcp_comm;
 struct operation {
     struct tcp_comm *comm;
-    struct tcp_transfer *transfers; /* of the current step */
+    struct operation *next, *before; /* in the list of the world */
+    struct tcp_transfer *transfers;  /* of the current step */
     uint32_t count;
     bool is_collective;
     /* On the lowest rank, after it has received from all others: computes and sends the results. */
@@ -61,12 +62,24 @@ static int operation_new(struct tcp_comm *comm, uint32_t transfers, struct opera
         return alloc_fail(err, "for a message to other ranks");
     }
     self->comm = comm;
+    pthread_mutex_lock(&comm->world->lock);
+    self->next = comm->world->operations;
+    if (self->next)
+        self->next->before = self;
+    comm->world->operations = self;
+    pthread_mutex_unlock(&comm->world->lock);
     *operation = self;
     return 0;
 }
 
 static void operation_free(struct operation *self)
 {
+    struct tcp_world *world = self->comm->world;
+    pthread_mutex_lock(&world->lock);
+    *(self->before ? &self->before->next : &world->operations) = self->next;
+    if (self->next)
+        self->next->before = self->before;
+    pthread_mutex_unlock(&world->lock);
     free(self->transfers);
     free(self->gathered);
     free(self->result);
@@ -398,10 +411,14 @@ static int tcp_split(struct comm *comm, uint32_t color, bool copy_of_all, struct
 static void tcp_free(struct comm *comm)
 {
     struct tcp_comm *self = cast(comm);
-    if (!comm->twin) {
+    if (!comm->twin && comm_can_end(comm))
         tcp_world_say_goodbye(self->world);
-        tcp_world_free(self->world);
+    while (!comm->twin && self->world->operations) {
+        self->world->operations->comm = self; /* its own, a twin, is gone */
+        operation_free(self->world->operations);
     }
+    if (!comm->twin)
+        tcp_world_free(self->world);
     free(self->members);
     free(self->local);
     free(self);
@@ -417,7 +434,8 @@ static const struct comm_ops tcp_ops = {.start_barrier = tcp_start_barrier,
                                         .receive = tcp_receive,
                                         .test = tcp_test,
                                         .split = tcp_split,
-                                        .free = tcp_free};
+                                        .free = tcp_free,
+                                        .frees_broken = true};
 
 /* Finds out which ranks share a machine. */
 static int note_machines(struct tcp_comm *self, struct cb_err *err)

@@ -55,6 +55,7 @@ struct tcp_stranger {
     uint64_t since_ns;
 };
 
+struct operation;
 struct tcp_world {
     struct comm_state state;
     pthread_mutex_t lock;
@@ -70,8 +71,9 @@ struct tcp_world {
     size_t stranger_count;
     struct tcp_transfer *receives, **last_receive; /* without a message yet, oldest first */
     struct tcp_early *earlies, **last_early;
-    uint64_t contexts;   /* number of the newest communicator */
-    uint32_t first_gone; /* the rank that disconnected first; `size` if all are connected */
+    uint64_t contexts;            /* number of the newest communicator */
+    struct operation *operations; /* of communicators: those that have not ended */
+    uint32_t first_gone;          /* the rank that disconnected first; `size` if all are connected */
 };
 
 /* Returns when all ranks have connected and know each other's addresses. */

@@ -110,7 +110,7 @@ static int read_parcel(const char *bytes, uint64_t each, uint32_t rank, const st
     return rc;
 }
 
-static int join(const char *all, uint64_t each, struct comm *comm, const struct ckptbench_state *state,
+static int join(const char *all, uint64_t each, bool alone, struct comm *comm, const struct ckptbench_state *state,
                 const struct table_request *request, struct joined *joined, struct cb_err *err)
 {
     struct join_options options = {.rank = comm_rank(comm),
@@ -120,9 +120,9 @@ static int join(const char *all, uint64_t each, struct comm *comm, const struct 
     struct described_rank *ranks = calloc(options.rank_count, sizeof *ranks);
     int rc = ranks ? 0 : alloc_fail(err, "for the tables of %u ranks", options.rank_count);
     for (uint32_t i = 0; i < options.rank_count && !rc; i++) {
-        if (request->alone && i != options.rank)
+        if (alone && i != options.rank)
             continue;
-        rc = read_parcel(request->alone ? all : all + i * each, each, i, request, &ranks[i], err);
+        rc = read_parcel(alone ? all : all + i * each, each, i, request, &ranks[i], err);
         if (!rc && !request->saves && i != options.rank)
             ranks[i].entry_count = ranks[i].tensor_count; /* a rank loads its own values only */
     }
@@ -134,9 +134,9 @@ static int join(const char *all, uint64_t each, struct comm *comm, const struct 
     return rc;
 }
 
-/* Makes the layout anew. `table` has this rank's description. */
+/* Makes the layout anew. `table` has this rank's description; `alone`: it is enough. */
 static int exchange(struct tables *self, struct comm *comm, const struct ckptbench_state *state,
-                    const struct table_request *request, const struct buf *table, struct cb_err *err)
+                    const struct table_request *request, bool alone, const struct buf *table, struct cb_err *err)
 {
     struct agreement agreement = {0};
     struct buf mine;
@@ -144,13 +144,13 @@ static int exchange(struct tables *self, struct comm *comm, const struct ckptben
     buf_init(&mine, 2 * DESCRIPTION_MAX_BYTES);
     int rc = write_parcel(state, request, table, &mine, err);
     uint64_t each = (mine.len + 7) / 8 * 8;
-    if (!request->alone) {
+    if (!alone) {
         rc = agree_number(comm, rc, each, request->deadline_ns, &agreement, err);
         each = agreement.max;
     }
     if (!rc && each > mine.len)
         memset(buf_extend(&mine, each - mine.len), 0, each - mine.len);
-    if (!rc && !request->alone) {
+    if (!rc && !alone) {
         all = malloc(each * comm_size(comm));
         rc = agree(comm, all ? 0 : alloc_fail(err, "for the tables of %u ranks", comm_size(comm)), request->deadline_ns,
                    err);
@@ -159,8 +159,8 @@ static int exchange(struct tables *self, struct comm *comm, const struct ckptben
     }
     struct joined joined = {0};
     if (!rc)
-        rc = agree(comm, join(all ? all : mine.data, each, comm, state, request, &joined, err), request->deadline_ns,
-                   err);
+        rc = agree(comm, join(all ? all : mine.data, each, alone, comm, state, request, &joined, err),
+                   request->deadline_ns, err);
     if (rc) { /* maybe of another rank */
         joined_release(&joined);
     } else {
@@ -188,11 +188,9 @@ int tables_exchange(struct tables *self, struct comm *comm, const struct ckptben
         random_bytes(&number, sizeof number); /* so that the sum is not 0 */
     rc = agree_number(comm, rc, number, request->deadline_ns, &agreement, err);
     *kept = !rc && same && agreement.sum == 0;
-    if (!rc && request->alone && agreement.sum != 0)
-        rc = cb_fail(err, CB_ERR_USAGE, "not all ranks %s %.300s", request->op, request->path);
     if (!rc && !*kept) {
         buf_clear(&self->own);
-        rc = exchange(self, comm, state, request, &table, err);
+        rc = exchange(self, comm, state, request, request->alone && agreement.sum == 0, &table, err);
         if (!rc)
             buf_append(&self->own, table.data, table.len);
         if (!rc)
