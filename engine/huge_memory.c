@@ -27,6 +27,8 @@ int huge_memory_map(uint64_t bytes, void **memory, struct cb_err *err)
     if (start + wanted < place + mapped)
         munmap(start + wanted, HUGE_PAGE_BYTES - (size_t)(start - place));
     (void)madvise(start, wanted, MADV_HUGEPAGE); /* only a hint */
+    /* A child that a training forks (to read its data) needs none of it, and would make us copy each page again. */
+    (void)madvise(start, wanted, MADV_DONTFORK);
     memset(start, 0, wanted);
     *memory = start;
     return 0;

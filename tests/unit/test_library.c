@@ -146,6 +146,42 @@ static void replicas_are_written_once_and_loads_may_have_another_layout(void **s
     }
 }
 
+static void options_of_runs_apply_to_described_states(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *words[3];
+        uint64_t copies; /* of what all ranks hold */
+        const char *file;
+    } options[] = {
+        {{"save.dedup=none"}, 4, "__3_0.distcp"},
+        {{"save.dedup=lowest_rank"}, 1, "__3_0.distcp"},
+        {{"io.files=2"}, 1, "__1_1.distcp"},
+        {{"io.files=item"}, 1, "__0_1.distcp"},
+        {{"io.files=shared"}, 1, "__0_0.distcp"},
+        {{"checksum=none", "io.engine=psync"}, 1, "__3_0.distcp"},
+        {{"io.block=4KiB", "io.depth=2"}, 1, "__3_0.distcp"},
+        {{"save.plan_cache=false", "io.fsync=false"}, 1, "__3_0.distcp"},
+    };
+    uint64_t version = 2;
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        struct counts counts = {.lock = PTHREAD_MUTEX_INITIALIZER};
+        char file[64];
+        clear();
+        run_ranks(4, options[i].words, save_grid, &counts);
+        assert_int_equal(counts.bytes, 2 * (ROWS * COLUMNS * 4 + options[i].copies * (1000 * 4 + 8)));
+        snprintf(file, sizeof file, "deep/step-2/%s", options[i].file);
+        assert_true(exists(file));
+        run_ranks(3, options[i].words, load_transposed, &version);
+    }
+    const char *const copies[] = {"copies=2", NULL};
+    struct counts counts = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    clear();
+    run_ranks(4, copies, save_grid, &counts);
+    assert_true(exists("deep/step-2/copy-1/__1_0.distcp"));
+    run_ranks(3, copies, load_transposed, &version);
+}
+
 static void add_count(struct counts *counts, uint64_t bytes)
 {
     pthread_mutex_lock(&counts->lock);
@@ -737,6 +773,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(replicas_are_written_once_and_loads_may_have_another_layout),
+        cmocka_unit_test(options_of_runs_apply_to_described_states),
         cmocka_unit_test(ranks_that_need_the_same_read_it_once_and_exchange_it),
         cmocka_unit_test(contradictions_are_named_and_nothing_is_saved),
         cmocka_unit_test(ranks_that_call_differently_are_refused),
