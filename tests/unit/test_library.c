@@ -243,6 +243,136 @@ static void ranks_that_need_the_same_read_it_once_and_exchange_it(void **state)
     assert_true(read[2].most < read[1].most); /* split: each rank reads its share */
 }
 
+/* --- random states --- */
+
+#define RANDOM_TENSORS 6
+#define RANDOM_MOST 4096 /* elements in memory, gaps included */
+
+static uint64_t draw(uint64_t *seed, uint64_t limit)
+{
+    *seed = *seed * UINT64_C(6364136223846793005) + 1442695040888963407;
+    return (*seed >> 33) % limit;
+}
+
+/* A rank's part of random tensors: each is cut along one dimension, or whole on every rank, and lies in memory in a random
+ * order of its dimensions with gaps between them. Types and shapes follow from `seed`, the cuts from `cuts`. */
+struct random_state {
+    struct described_state described;
+    char names[RANDOM_TENSORS][16];
+    unsigned char memory[RANDOM_TENSORS][RANDOM_MOST * 16];
+    uint64_t element_bytes[RANDOM_TENSORS];
+};
+
+static void describe_random(struct random_state *self, uint64_t seed, uint64_t cuts, uint32_t rank, uint32_t ranks)
+{
+    static const char *const types[] = {"uint8", "bfloat16", "float32", "int64", "complex128"};
+    memset(self, 0, sizeof *self);
+    describe_nothing(&self->described);
+    for (uint64_t i = 0; i < RANDOM_TENSORS; i++) {
+        uint64_t dims = draw(&seed, 5), shape[4], offset[4] = {0}, size[4], order[4] = {0, 1, 2, 3};
+        const char *type = types[draw(&seed, 5)];
+        snprintf(self->names[i], sizeof self->names[i], "t%u", (unsigned)i);
+        for (uint64_t d = 0; d < dims; d++)
+            shape[d] = size[d] = 1 + draw(&seed, 6);
+        add_tensor(&self->described, self->names[i], type, dims, shape);
+        self->element_bytes[i] = ckptbench_dtype_bytes(ckptbench_dtype(type));
+        uint64_t cut = draw(&cuts, 5), turns = draw(&cuts, 24), gap = draw(&cuts, 3), stride = 1;
+        if (cut < dims) {
+            offset[cut] = shape[cut] * rank / ranks;
+            size[cut] = shape[cut] * (rank + 1) / ranks - offset[cut];
+        }
+        struct ckptbench_region *region = add_region(&self->described, self->memory[i], offset, size);
+        for (uint64_t k = 0; k < dims; k++) { /* a random order of dimensions */
+            uint64_t other = k + turns % (dims - k), swap = order[k];
+            turns /= dims - k;
+            order[k] = order[other];
+            order[other] = swap;
+        }
+        for (uint64_t k = 0; k < dims; k++) {
+            region->stride[order[k]] = stride;
+            stride = stride * (size[order[k]] ? size[order[k]] : 1) + gap;
+        }
+    }
+}
+
+/* Fills all elements with numbers of their own, or compares. */
+static void visit_random(struct random_state *self, bool compares)
+{
+    for (size_t i = 0; i < self->described.state.region_count; i++) {
+        const struct ckptbench_region *region = &self->described.regions[i];
+        const struct ckptbench_tensor *tensor = &self->described.tensors[i];
+        uint64_t count = 1;
+        for (uint64_t d = 0; d < tensor->dims; d++)
+            count *= region->size[d];
+        for (uint64_t n = 0; n < count; n++) {
+            uint64_t rest = n, element = 0, place = 0, scale = 1, at[4] = {0};
+            for (uint64_t d = tensor->dims; d-- > 0; rest /= region->size[d])
+                at[d] = rest % region->size[d];
+            for (uint64_t d = tensor->dims; d-- > 0; scale *= tensor->shape[d]) {
+                element += (region->offset[d] + at[d]) * scale;
+                place += at[d] * region->stride[d];
+            }
+            assert_true(place < RANDOM_MOST);
+            unsigned char *bytes = &self->memory[i][place * self->element_bytes[i]];
+            for (uint64_t b = 0; b < self->element_bytes[i]; b++) {
+                unsigned char expected = (unsigned char)(element * 7 + b * 31 + i + 1);
+                assert_true(!compares || bytes[b] == expected);
+                bytes[b] = expected;
+            }
+        }
+    }
+}
+
+static void save_random(ckptbench *handle, uint32_t rank, uint32_t ranks, void *context)
+{
+    struct random_state *self = malloc(sizeof *self);
+    struct ckptbench_error error = {0};
+    char where[160];
+    (void)context;
+    for (uint64_t seed = 0; seed < 12; seed++) {
+        describe_random(self, seed, seed + 100 * ranks, rank, ranks);
+        visit_random(self, false);
+        snprintf(where, sizeof where, "%s/random-%u", folder, (unsigned)seed);
+        int code = seed % 2 ? ckptbench_save_async(handle, where, &self->described.state, NULL, &error)
+                            : ckptbench_save(handle, where, &self->described.state, NULL, &error);
+        if (code)
+            print_error("rank %u, seed %u: %s\n", rank, (unsigned)seed, error.text);
+        assert_int_equal(code, 0);
+        memset(self->memory, 0, sizeof self->memory);
+    }
+    free(self);
+}
+
+static void load_random(ckptbench *handle, uint32_t rank, uint32_t ranks, void *context)
+{
+    struct random_state *self = malloc(sizeof *self);
+    struct ckptbench_error error = {0};
+    char where[160];
+    (void)context;
+    for (uint64_t seed = 0; seed < 12; seed++) {
+        describe_random(self, seed, seed + 100 * ranks, rank, ranks);
+        snprintf(where, sizeof where, "%s/random-%u", folder, (unsigned)seed);
+        int code = ckptbench_load(handle, where, &self->described.state, NULL, &error);
+        if (code)
+            print_error("rank %u, seed %u: %s\n", rank, (unsigned)seed, error.text);
+        assert_int_equal(code, 0);
+        visit_random(self, true);
+    }
+    free(self);
+}
+
+static void random_states_with_random_strides_are_loaded_in_other_layouts(void **state)
+{
+    (void)state;
+    const char *const modes[][2] = {{"load.exchange=off"}, {"load.exchange=broadcast"}, {"load.exchange=split"}};
+    clear();
+    run_ranks(3, NULL, save_random, NULL);
+    for (size_t i = 0; i < 3; i++) {
+        run_ranks(2, modes[i], load_random, NULL);
+        run_ranks(4, modes[i], load_random, NULL);
+    }
+}
+
 /* --- refusals --- */
 
 struct refusal {
@@ -775,6 +905,7 @@ int main(void)
         cmocka_unit_test(replicas_are_written_once_and_loads_may_have_another_layout),
         cmocka_unit_test(options_of_runs_apply_to_described_states),
         cmocka_unit_test(ranks_that_need_the_same_read_it_once_and_exchange_it),
+        cmocka_unit_test(random_states_with_random_strides_are_loaded_in_other_layouts),
         cmocka_unit_test(contradictions_are_named_and_nothing_is_saved),
         cmocka_unit_test(ranks_that_call_differently_are_refused),
         cmocka_unit_test(a_value_that_differs_on_one_rank_is_noticed_with_a_kept_plan),
