@@ -5,12 +5,14 @@ placements give one box. Strided shards whose rows are apart give several, and a
 import functools
 import itertools
 
-from torch.distributed.tensor.placement_types import Replicate, Shard
-
 try:
-    from torch.distributed.tensor.placement_types import _StridedShard
-except ImportError:  # a PyTorch without strided shards has no such placement to meet
-    _StridedShard = ()
+    from torch.distributed.tensor import DTensor, placement_types
+except ImportError:  # PyTorch 2.4
+    from torch.distributed._tensor import DTensor, placement_types
+
+__all__ = ["DTensor", "boxes"]
+Replicate, Shard = placement_types.Replicate, placement_types.Shard
+_StridedShard = getattr(placement_types, "_StridedShard", ())  # an older PyTorch has no such shards
 
 
 def _chunk(ranges, pieces, index):

@@ -7,9 +7,8 @@ import torch
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint._sharded_tensor_utils import _flatten_sharded_tensors
-from torch.distributed.tensor import DTensor
 
-from ._boxes import boxes
+from ._boxes import DTensor, boxes
 
 
 class Region:

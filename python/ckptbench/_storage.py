@@ -6,8 +6,7 @@ import io
 import os
 
 import torch
-from torch.distributed.checkpoint.metadata import (BytesStorageMetadata, ChunkStorageMetadata, Metadata, StorageMeta,
-                                                   TensorProperties, TensorStorageMetadata)
+from torch.distributed.checkpoint import metadata as dcp_metadata
 from torch.distributed.checkpoint.planner import LoadItemType, WriteItemType
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
@@ -63,7 +62,8 @@ class Writer(_Storage, StorageWriter):
             raise ValueError("Writer needs dcp.save with use_collectives=True")
 
     def storage_meta(self):
-        return StorageMeta(checkpoint_id=self.path)
+        kind = getattr(dcp_metadata, "StorageMeta", None)  # an older PyTorch has none
+        return kind(checkpoint_id=self.path) if kind else None
 
     def write_data(self, plan, planner):
         handle = self._handle(plan)
@@ -95,11 +95,11 @@ class Reader(_Storage, StorageReader):
 
         def item(entry):
             if entry.dtype is None:
-                return BytesStorageMetadata()
+                return dcp_metadata.BytesStorageMetadata()
             size = torch.Size(entry.shape)
-            whole = ChunkStorageMetadata(offsets=torch.Size([0] * len(size)), sizes=size)
-            return TensorStorageMetadata(TensorProperties(dtype=getattr(torch, entry.dtype)), size, [whole])
-        return Metadata({name: item(entry) for name, entry in entries.items()},
+            whole = dcp_metadata.ChunkStorageMetadata(offsets=torch.Size([0] * len(size)), sizes=size)
+            return dcp_metadata.TensorStorageMetadata(dcp_metadata.TensorProperties(dtype=getattr(torch, entry.dtype)), size, [whole])
+        return dcp_metadata.Metadata({name: item(entry) for name, entry in entries.items()},
                         planner_data={name: entry.path for name, entry in entries.items()})
 
     def set_up_storage_reader(self, metadata, is_coordinator, *args, **kwargs):
