@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "ckpt/format/format.h"
 #include "ckpt/format/save_id.h"
 #include "core/alloc.h"
 #include "core/path.h"
@@ -15,9 +16,9 @@
 
 struct claims {
     struct experiment *experiment;
-    bool one_machine;
-    struct lease *lease; /* during a save */
-    struct store *store; /* the same, to remove the claim afterwards */
+    bool one_machine, replaces; /* replaces: a complete checkpoint, too */
+    struct lease *lease;        /* during a save */
+    struct store *store;        /* the same, to remove the claim afterwards */
     char folder[PATH_MAX];
 };
 
@@ -32,6 +33,7 @@ int claims_new(const struct experiment *experiment, bool one_machine, struct cla
         return rc;
     }
     self->one_machine = one_machine;
+    self->replaces = experiment_is(experiment, OPT_FOLDER, "overwrite");
     *claims = self;
     return 0;
 }
@@ -80,6 +82,24 @@ static int refuse_folder_of_run(struct store *store, const char *name, struct cb
     return rc == CB_ERR_NOT_FOUND ? 0 : rc;
 }
 
+/* Files without a marker are those of a save that failed or was killed; they are replaced. */
+static int refuse_complete(struct store *store, const char *name, struct cb_err *err)
+{
+    for (size_t i = 0; format_marker_at(i); i++) {
+        char marker[PATH_MAX];
+        uint64_t length;
+        int rc = path_format(marker, sizeof marker, err, "%s/%s", name, format_marker_at(i));
+        if (!rc)
+            rc = store_stat(store, marker, &length, err);
+        if (!rc)
+            return cb_fail(err, CB_ERR_EXISTS, "%.300s holds a complete checkpoint; folder=overwrite replaces it",
+                           name);
+        if (rc != CB_ERR_NOT_FOUND)
+            return rc;
+    }
+    return 0;
+}
+
 static int take(struct claims *self, const char *name, struct cb_err *err)
 {
     struct store *store = NULL;
@@ -95,29 +115,6 @@ static int take(struct claims *self, const char *name, struct cb_err *err)
     return rc == CB_ERR_EXISTS ? cb_context(err, "%s is being saved by another program", name) : rc;
 }
 
-int claims_enter(void *context, const char *name, struct cb_err *err)
-{
-    struct claims *self = context;
-    if (!store_uri_of(experiment_text(self->experiment, OPT_STORE)).kind->keeps_data)
-        return 0;
-    int rc = open_small(self, &self->store, err);
-    if (!rc)
-        rc = refuse_folder_of_run(self->store, name, err);
-    if (!rc)
-        rc = take(self, name, err);
-    if (rc) {
-        store_free(self->store);
-        self->store = NULL;
-    }
-    return rc;
-}
-
-int claims_check(void *context, struct cb_err *err)
-{
-    struct claims *self = context;
-    return lease_check(self->lease, err);
-}
-
 /* The claim lasts for its lease yet while it is removed, so nobody takes it over in between. */
 void claims_leave(void *context)
 {
@@ -130,4 +127,27 @@ void claims_leave(void *context)
     store_free(self->store);
     self->lease = NULL;
     self->store = NULL;
+}
+
+int claims_enter(void *context, const char *name, struct cb_err *err)
+{
+    struct claims *self = context;
+    if (!store_uri_of(experiment_text(self->experiment, OPT_STORE)).kind->keeps_data)
+        return 0;
+    int rc = open_small(self, &self->store, err);
+    if (!rc)
+        rc = refuse_folder_of_run(self->store, name, err);
+    if (!rc)
+        rc = take(self, name, err);
+    if (!rc && !self->replaces)
+        rc = refuse_complete(self->store, name, err);
+    if (rc)
+        claims_leave(self);
+    return rc;
+}
+
+int claims_check(void *context, struct cb_err *err)
+{
+    struct claims *self = context;
+    return lease_check(self->lease, err);
 }

@@ -16,7 +16,7 @@ int claims_new(const struct experiment *experiment, bool one_machine, struct cla
 void claims_free(struct claims *self); /* accepts NULL */
 
 /* CB_ERR_EXISTS, with the name of the other one, if the checkpoint is being saved by another program or lies in the folder
- * of a run of ckptbench. */
+ * of a run of ckptbench, or, without folder=overwrite, if it is complete. */
 int claims_enter(void *self, const char *name, struct cb_err *err) CB_MUST_CHECK;
 /* Fails if another program has taken the claim over, after this one had not renewed it for the length of a lease. */
 int claims_check(void *self, struct cb_err *err) CB_MUST_CHECK;

@@ -91,6 +91,7 @@ static int make_engine(struct place *self, const struct place_setup *setup, stru
     };
     int rc = engine_config_read(self->experiment, &engine.config, err);
     engine.config.inflight = 1;
+    engine.config.replaces = true; /* what a failed save has left; claims_enter refuses a complete checkpoint */
     return rc ? rc : engine_new(&engine, &self->engine, err);
 }
 
