@@ -115,6 +115,7 @@ static void all_of_it_arrives(void **state)
         whole->chunks[7].compressed = true;
         whole->save_id = 77;
         whole->duplicates = 3;
+        free(whole->tensors[3].path);
         whole->tensors[3].path = strdup("('a', 'b')");
         send(whole, &blocks);
         assert_true(blocks.count > 2);
