@@ -13,7 +13,7 @@ static const struct workload_row rows[] = {
     {"suite", workload_plan_ranks, heading_of_suite, report_suite, true, false},
     {"verify", workload_plan_ranks, heading_of_verification, report_verification, true, false},
     {"train", workload_plan_training, heading_of_training, report_training, true, true},
-    {"watch", workload_plan_waiting, heading_of_watching, report_watch, false, false},
+    {"watch", workload_plan_watching, heading_of_watching, report_watch, false, false},
     {"wait", workload_plan_waiting, heading_of_waiting, NULL, false, false},
 };
 

@@ -11,7 +11,7 @@
 
 static const int passed_on[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
 
-static volatile sig_atomic_t command_pid, asked_to_end;
+static volatile sig_atomic_t command_pid, only_sender, asked_to_end; /* sender 0: anybody */
 
 static void pass_on(int number, siginfo_t *info, void *context)
 {
@@ -19,12 +19,13 @@ static void pass_on(int number, siginfo_t *info, void *context)
     (void)context;
     if (number == SIGINT || number == SIGTERM || number == SIGHUP)
         asked_to_end = 1;
-    if (command_pid > 0 && info->si_code != SI_KERNEL)
+    if (command_pid > 0 && info->si_code != SI_KERNEL && (!only_sender || info->si_pid == only_sender))
         kill((pid_t)command_pid, number);
     errno = before;
 }
 
-int foreground_run(const char *const *argv, const char *const *environment, int *status, struct cb_err *err)
+int foreground_run(const char *const *argv, const char *const *environment, bool from_parent, int *status,
+                   struct cb_err *err)
 {
     const struct child_options options = {.argv = argv,
                                           .environment = environment,
@@ -35,6 +36,7 @@ int foreground_run(const char *const *argv, const char *const *environment, int 
     struct sigaction action = {.sa_sigaction = pass_on, .sa_flags = SA_SIGINFO | SA_RESTART};
     struct child command = {0};
     sigset_t all, before;
+    only_sender = from_parent ? getppid() : 0;
     sigfillset(&all);
     sigemptyset(&action.sa_mask);
     sigprocmask(SIG_SETMASK, &all, &before); /* a signal in between waits until there is somebody to pass it to */

@@ -10,9 +10,11 @@
 #include "core/err.h"
 
 /* Runs argv (NULL-terminated, looked up in PATH) with `environment` ("NAME=value", NULL-terminated, may be NULL) before
- * our own variables, and waits for its end. *status is as waitpid(2) gives it. Changes the handlers of six signals, so
- * one command at a time, and of one thread. Fails if the command could not be started. */
-int foreground_run(const char *const *argv, const char *const *environment, int *status,
+ * our own variables, and waits for its end. With `from_parent` only signals of our parent are passed on: a parent that
+ * runs us in the foreground passes on what it gets, and a signal to the whole process group must not arrive three
+ * times. *status is as waitpid(2) gives it. Changes the handlers of six signals, so one command at a time, and of one
+ * thread. Fails if the command could not be started. */
+int foreground_run(const char *const *argv, const char *const *environment, bool from_parent, int *status,
                    struct cb_err *err) CB_MUST_CHECK;
 
 /* How a shell would report the end: the exit status, or 128 + the number of the signal. */

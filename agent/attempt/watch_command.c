@@ -45,7 +45,8 @@ static int run_command(struct attempt *attempt, const char *folder, struct cb_er
                          before && *before ? ":" : "", before ? before : "");
     if (rc)
         return rc;
-    return foreground_run(argv, (const char *const[]){place, python_path, NULL}, &attempt->command_status, err);
+    return foreground_run(argv, (const char *const[]){place, python_path, NULL}, attempt->command != NULL,
+                          &attempt->command_status, err);
 }
 
 /* The command's name without its arguments, which may hold secrets. */

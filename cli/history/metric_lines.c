@@ -176,13 +176,13 @@ int metric_lines_axes(const struct metric_lines *self, struct sweep_axes *axes, 
 void metric_lines_name(const struct metric_lines *self, const struct metric_line *line, const struct sweep_axes *axes,
                        struct buf *out)
 {
-    bool is_of_suite = metric_is_of_suite(self->metric); /* a workload without a model */
+    const struct workload_kind *workload = workload_kind_of(line->experiment);
+    bool has_model = !metric_is_of_suite(self->metric) && !workload->watches;
     if (axes->count)
         sweep_axes_describe(axes, line->experiment, out);
     else
-        buf_printf(out, "%s=%s ranks=%s (%s)", is_of_suite ? "workload" : "model",
-                   is_of_suite ? workload_kind_of(line->experiment)->name
-                               : experiment_text(line->experiment, OPT_MODEL),
+        buf_printf(out, "%s=%s ranks=%s (%s)", has_model ? "model" : "workload",
+                   has_model ? experiment_text(line->experiment, OPT_MODEL) : workload->name,
                    experiment_text(line->experiment, OPT_RANKS), line->hash);
     if (self->on_stores)
         buf_printf(out, " on %s", line->store);

@@ -289,7 +289,7 @@ static int run_in_foreground(const struct launch *launch, const char *program, u
     argv[1] = "watch";
     argv[2] = launch->folder;
     memcpy(argv + 3, launch->command, words * sizeof *argv);
-    int rc = foreground_run(argv, NULL, &status, &why);
+    int rc = foreground_run(argv, NULL, false, &status, &why);
     free(argv);
     if (rc)
         return fail_start(launch, attempts_before, &why, err);

@@ -227,7 +227,7 @@ static int check_nodes(struct experiment *experiment, bool elsewhere, struct cb_
         return cb_fail(err, CB_ERR_USAGE,
                        "nodes=%" PRIu64 " and ranks_per_node=%" PRIu64 " make %" PRIu64 " ranks, not %" PRIu64, nodes,
                        a_node, nodes * a_node, ranks);
-    if (nodes > ranks)
+    if (nodes > ranks && !workload_kind_of(experiment)->watches)
         return cb_fail(err, CB_ERR_USAGE,
                        "nodes=%" PRIu64 " for %" PRIu64 " ranks: a node without a rank has nothing to do", nodes,
                        ranks);

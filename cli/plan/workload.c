@@ -36,6 +36,14 @@ int workload_plan_waiting(struct workload *self, const struct experiment *experi
     return 0;
 }
 
+/* The command decides how many ranks there are: 0 unless it is given. */
+int workload_plan_watching(struct workload *self, const struct experiment *experiment, struct cb_err *err)
+{
+    (void)err;
+    *self = (struct workload){.layouts.ranks = (uint32_t)experiment_u64(experiment, OPT_RANKS)};
+    return 0;
+}
+
 /* The default number: one rank for each core that this process may use. */
 int workload_plan_ranks(struct workload *self, const struct experiment *experiment, struct cb_err *err)
 {

@@ -24,6 +24,8 @@ int workload_plan_state(struct workload *self, const struct experiment *experime
 int workload_plan_training(struct workload *self, const struct experiment *experiment,
                            struct cb_err *err) CB_MUST_CHECK;
 int workload_plan_ranks(struct workload *self, const struct experiment *experiment, struct cb_err *err) CB_MUST_CHECK;
+int workload_plan_watching(struct workload *self, const struct experiment *experiment,
+                           struct cb_err *err) CB_MUST_CHECK;
 int workload_plan_waiting(struct workload *self, const struct experiment *experiment, struct cb_err *err) CB_MUST_CHECK;
 void workload_release(struct workload *self);
 

@@ -44,7 +44,7 @@ static void advise(const struct saves *saves, double share, const char *what, st
     if (!(share >= WORTH_SHARE))
         return;
     advice->seconds = share * saves->save_s;
-    snprintf(advice->text, sizeof advice->text, "%.0f %% of a save (%s) %s", 100 * share,
+    snprintf(advice->text, sizeof advice->text, "%.0f %% of a save (%s) %.400s", 100 * share,
              duration(advice->seconds, time), what);
     prove_by_watching(saves, advice);
 }

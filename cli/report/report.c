@@ -377,12 +377,13 @@ static void write_numbered_facts(const struct run_info *info, const char *prefix
 
 int report_watch(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
 {
-    static const struct fact_line lines[] = {{"watch.command", "command"},
-                                             {"watch.seen", "watched"},
-                                             {"watch.place", "saved in"},
-                                             {"watch.left_out", "left out"},
-                                             {NULL, NULL}};
+    static const struct fact_line lines[] = {
+        {"watch.command", "command"}, {"watch.seen", "watched"}, {"watch.left_out", "left out"}, {NULL, NULL}};
+    const char *place = run_info_fact(info, "watch.place");
+    char shown[PATH_MAX];
     write_facts(info, lines, out);
+    if (place)
+        buf_printf(out, "saved in      %s\n", store_location_shorten(place, shown, sizeof shown));
     int rc = report_checkpoints(info, colour, out, err);
     write_numbered_facts(info, "watch.warning.", "warning", out);
     write_numbered_facts(info, "watch.unseen.", "not seen", out);

@@ -160,7 +160,7 @@ static void add_text(struct table *table, const struct json_value *experiment, c
     uint64_t number;
     if (json_as_text(json_get(experiment, key), &text))
         table_add(table, TABLE_PLAIN, text);
-    else if (json_as_u64(json_get(experiment, key), &number))
+    else if (json_as_u64(json_get(experiment, key), &number) && number > 0) /* 0 ranks: workload=watch cannot know */
         table_addf(table, TABLE_PLAIN, "%llu", (unsigned long long)number);
     else
         table_add(table, TABLE_PLAIN, NULL);

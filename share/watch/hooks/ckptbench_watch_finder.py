@@ -11,14 +11,15 @@ class Finder(importlib.abc.MetaPathFinder):
         if name not in self.names:
             return None
         self.names.discard(name)  # the search below asks this finder again
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.loader is None:
-            return spec
-        execute, then = spec.loader.exec_module, self.then
+        try:
+            spec = importlib.util.find_spec(name)
+            execute, then = spec.loader.exec_module, self.then
 
-        def exec_module(module):
-            execute(module)
-            then(name)
+            def exec_module(module):
+                execute(module)
+                then(name)
 
-        spec.loader.exec_module = exec_module
+            spec.loader.exec_module = exec_module
+        except Exception:
+            return None  # absent, or of a loader that is not ours to change: others import it, or say why not
         return spec

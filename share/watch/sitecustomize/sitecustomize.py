@@ -8,9 +8,12 @@ sys.path[:] = [folder for folder in sys.path if folder != os.path.dirname(__file
 
 
 def _start(name):
-    import ckptbench_watch
+    try:
+        import ckptbench_watch
 
-    ckptbench_watch.start()
+        ckptbench_watch.start()
+    except Exception as failure:
+        print(f"ckptbench watch: {failure!r}", file=sys.stderr)
 
 
 try:

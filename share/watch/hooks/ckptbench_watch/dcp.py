@@ -92,13 +92,14 @@ def _hook_steps(wrapper_class):
 
         def make(name, original):
             @functools.wraps(original)
-            def hooked(self, step, map_fun, *rest):
+            def hooked(self, *args, **keywords):
                 operation = current()
-                if operation is None or watch.broken is not None:
-                    return original(self, step, map_fun, *rest)
+                if operation is None or watch.broken is not None or keywords or len(args) < 2:
+                    return original(self, *args, **keywords)
+                step, map_fun, *rest = args
                 of_all, of_one = _STEPS.get(step, ("other", "other"))
-                if step == "plan" and rest:
-                    map_fun, rest = _compare_values(operation, map_fun, rest)
+                if step == "plan" and len(rest) == 1:
+                    map_fun, *rest = _compare_values(operation, map_fun, *rest)
                 wrapped = [_wrap_step(operation, function, of_one) for function in rest]
                 result = original(self, step, _wrap_step(operation, map_fun, of_all, step in ("write", "read")), *wrapped)
                 if step == "plan" and operation.op == "save":
@@ -166,13 +167,11 @@ def _digest(value, torch):
     return None
 
 
-def _compare_values(operation, map_fun, rest):
+def _compare_values(operation, map_fun, reduce_fun):
     """Ranks send digests with their plans; the coordinator compares those of one name, before duplicates go."""
     if operation.op != "save" or watch.rank()[1] == 1:
-        return map_fun, rest
+        return map_fun, reduce_fun
     import torch
-
-    reduce_fun = rest[0]
 
     @functools.wraps(map_fun)
     def local_step():
@@ -208,7 +207,7 @@ def _compare_values(operation, map_fun, rest):
             watch.fail("global_step", failure)
         return reduce_fun(plans)
 
-    return local_step, (global_step, *rest[1:])
+    return local_step, global_step
 
 
 def _state_dict_of(local_step):
@@ -369,6 +368,7 @@ def _hook_async(modules):
         if current() is not None:
             return None
         operation = Operation("save", "async_save", _path_of(kwargs, args), "stage")
+        operation.is_asynchronous = True
         watch.open_saves.add(operation)
         return operation, set_current(operation)
 

@@ -45,7 +45,7 @@ class Operation:
         self.stall_ns = None  # of an asynchronous save: how long the caller was kept
         self.waiting_ns = 0  # since when the caller waits for the result
         self.is_part = False  # done by a daemon for the process that recorded the save
-        self.is_whole_file = self.is_synced = False
+        self.is_whole_file = self.is_synced = self.is_asynchronous = False
         self.has_ended = False
 
     def _advance(self):
@@ -120,6 +120,7 @@ class Operation:
             self.has_ended = True
             if self.waiting_ns:
                 self.stall_ns = (self.stall_ns or 0) + now - self.waiting_ns
+            stall_ns = now - self.start_ns if self.stall_ns is None else self.stall_ns  # else it kept the caller throughout
             line = {
                 "op": "part" if self.is_part else self.op,
                 "api": self.api,
@@ -127,12 +128,12 @@ class Operation:
                 "start_ns": self.start_wall_ns,
                 "failed": bool(failed),
                 "is_whole_file": self.is_whole_file,
-                "asynchronous": self.stall_ns is not None,
+                "asynchronous": self.is_asynchronous,
                 "op_s": (now - self.start_ns) / NS,
                 "own_s": (self.own_ns or now - self.start_ns - self.ns["wait"]) / NS,
-                "stall_s": None if self.op != "save" else ((now - self.start_ns) if self.stall_ns is None else self.stall_ns) / NS,
+                "stall_s": stall_ns / NS if self.op == "save" else None,
                 "durable_s": (now - self.start_ns) / NS if self.is_synced else None,
-                "persist_s": None if self.stall_ns is None else (now - self.start_ns - self.stall_ns) / NS,
+                "persist_s": (now - self.start_ns - stall_ns) / NS if self.is_asynchronous else None,
                 "bytes_needed": self.bytes_needed or self.bytes_moved,
                 "bytes_moved": self.bytes_moved,
                 "requests": self.requests,
@@ -141,7 +142,7 @@ class Operation:
             }
             for state in STATES:
                 line[state + "_s"] = self.ns[state] / NS
-            watch.kept += self.stall_ns is None
+            watch.kept += not self.is_asynchronous
         watch.write(line)
 
 
@@ -161,7 +162,8 @@ class Watch:
         self.lock = threading.Lock()
         self.fd = self.pid = None
         self.broken = None  # the first error of a hook: after it nothing is recorded any more
-        self.place = (int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)))
+        rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
+        self.place = (int(rank), int(world)) if rank.isdecimal() and world.isdecimal() else (0, 1)
         self.open_saves = set()  # asynchronous ones that have not ended
         self.kept = 0  # how often the program was kept by a save or load
         self.started = False
@@ -200,6 +202,7 @@ class Watch:
 
 
 watch = Watch()
+os.register_at_fork(after_in_child=lambda: setattr(watch, "lock", threading.Lock()))
 
 
 def last_part(pid):
