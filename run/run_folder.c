@@ -320,10 +320,15 @@ static int read_slowest(const struct json_value *value, void *object, struct cb_
 }
 
 static const struct json_field progress_fields[] = {
-    JSON_FIELD(struct progress, FIELD_TEXT, state),         JSON_FIELD(struct progress, FIELD_TEXT, op),
-    JSON_FIELD(struct progress, FIELD_U32, iteration),      JSON_FIELD(struct progress, FIELD_U32, iterations),
-    JSON_FIELD(struct progress, FIELD_U64, bytes_done),     JSON_FIELD(struct progress, FIELD_U64, bytes_total),
-    JSON_FIELD(struct progress, FIELD_DOUBLE, bytes_per_s), JSON_FIELD_OWN("slowest_rank", write_slowest, read_slowest),
+    JSON_FIELD(struct progress, FIELD_TEXT, state),
+    JSON_FIELD(struct progress, FIELD_TEXT, op),
+    JSON_FIELD(struct progress, FIELD_U32, iteration),
+    JSON_FIELD(struct progress, FIELD_U32, iterations),
+    JSON_FIELD(struct progress, FIELD_U64, bytes_done),
+    JSON_FIELD(struct progress, FIELD_U64, bytes_total),
+    JSON_FIELD(struct progress, FIELD_DOUBLE, bytes_per_s),
+    JSON_FIELD_OWN("slowest_rank", write_slowest, read_slowest),
+    JSON_FIELD_OPTIONAL(struct progress, FIELD_TEXT, nodes),
     JSON_FIELD(struct progress, FIELD_TEXT, note),
 };
 

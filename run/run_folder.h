@@ -106,7 +106,8 @@ struct progress {
     uint64_t bytes_done, bytes_total;
     double bytes_per_s;
     int slowest_rank;
-    char note[256]; /* a warning, such as the name of a stalled rank */
+    char nodes[192]; /* rates of the nodes, "n1 1.10 GiB/s, n2 953 MiB/s"; of more than four the slowest one */
+    char note[256];  /* a warning, such as the name of a stalled rank */
 };
 int progress_write(const char *attempt_path, const struct progress *progress, struct cb_err *err) CB_MUST_CHECK;
 int progress_read(const char *attempt_path, struct progress *progress, struct cb_err *err) CB_MUST_CHECK;

@@ -11,8 +11,11 @@
 #include "agent/attempt/node_peers.h"
 #include "core/clock.h"
 #include "core/procfs.h"
+#include "core/rank_placement.h"
+#include "core/units.h"
 #include "run/workload_kind.h"
 
+#define NODES_NAMED 4 /* whose rates a line of progress has */
 #define TICK_NS (50 * NS_PER_MS)
 #define PROGRESS_NS (500 * NS_PER_MS)
 #define TRAINING_WARN_NS (60 * NS_PER_S) /* at most this long before timeout.run a training is asked to end */
@@ -460,6 +463,33 @@ static void measure_rate(struct watch *self, uint64_t now_ns)
         self->bytes_per_s[op] = (double)bytes * (double)NS_PER_S / (double)seen_ns;
 }
 
+/* Rates of the nodes in the current operation, as bytes_per_s is that of all ranks. */
+static void add_nodes(const struct watch *self, uint64_t now_ns, struct progress *progress)
+{
+    const struct attempt *attempt = self->attempt;
+    uint32_t nodes = attempt->nodes.count, slowest = 0;
+    uint64_t seen_ns = now_ns - self->seen_since_ns, least = UINT64_MAX;
+    char rate[32];
+    size_t used = 0;
+    if (nodes < 2 || seen_ns < TICK_NS / 2 || progress->bytes_done == 0)
+        return;
+    for (uint32_t node = 0; node < nodes; node++) {
+        uint64_t bytes = 0;
+        for (uint32_t rank = rank_placement_first_rank(attempt->ranks, nodes, node);
+             rank < rank_placement_first_rank(attempt->ranks, nodes, node + 1); rank++)
+            bytes += atomic_load(&page_of(attempt, rank)->bytes_done);
+        slowest = bytes < least ? node : slowest;
+        least = bytes < least ? bytes : least;
+        if (nodes <= NODES_NAMED)
+            used += (size_t)snprintf(progress->nodes + used, sizeof progress->nodes - used, "%s%.24s %s",
+                                     node ? ", " : "", attempt->nodes.name[node],
+                                     units_format_rate((double)bytes * (double)NS_PER_S / (double)seen_ns, rate));
+    }
+    if (nodes > NODES_NAMED)
+        snprintf(progress->nodes, sizeof progress->nodes, "slowest node %.24s %s", attempt->nodes.name[slowest],
+                 units_format_rate((double)least * (double)NS_PER_S / (double)seen_ns, rate));
+}
+
 static void show_progress(struct watch *self, uint64_t now_ns)
 {
     struct attempt *attempt = self->attempt;
@@ -476,6 +506,7 @@ static void show_progress(struct watch *self, uint64_t now_ns)
         op != OP_DELETE) { /* these move no bytes: the page still shows the previous bytes */
         add_bytes(attempt, &progress);
         progress.bytes_per_s = self->bytes_per_s[op];
+        add_nodes(self, now_ns, &progress);
     }
     if (attempt->launched_ns && find_idle(attempt, now_ns, &rank, &idle) && idle > NOTE_AFTER_NS)
         describe_idle(attempt, rank, idle, progress.note, sizeof progress.note);

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "cli/jobs/site_command.h"
+#include "cli/report/table.h"
 #include "core/alloc.h"
 #include "core/child.h"
 #include "core/clock.h"
@@ -30,6 +31,7 @@
 #define STANDSTILL_LIMIT_NS (15 * NS_PER_S)
 #define VERSION_NS (10 * NS_PER_S)
 #define BAR_CELLS 20
+#define LINE_START "\r\033[K" /* clears the progress line */
 
 /* Written by the signal handler: number of stop requests, and the last signal. */
 static volatile sig_atomic_t stop_count;
@@ -151,11 +153,15 @@ static void show_progress(const struct launch *launch, uint32_t attempts_before)
     if (!launch->show_progress || !find_attempt(launch, attempts_before, path) || progress_read(path, &progress, NULL))
         return;
     buf_init(&line, 4096);
-    buf_append_text(&line, "\r\033[K");
+    buf_append_text(&line, LINE_START);
+    size.ws_col = 0;
     bool is_wide = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || size.ws_col >= 60;
     if (is_wide)
         buf_append_text(&line, launch->prefix);
     print_progress(&progress, &line);
+    size_t width = table_text_width(line.data + strlen(LINE_START)) + table_text_width(progress.nodes) + 3;
+    if (*progress.nodes && is_wide && size.ws_col > width)
+        buf_printf(&line, "   %s", progress.nodes);
     write_stderr(line.data, line.len);
     buf_release(&line);
 }
@@ -163,7 +169,7 @@ static void show_progress(const struct launch *launch, uint32_t attempts_before)
 static void clear_progress(const struct launch *launch)
 {
     if (launch->show_progress)
-        write_stderr("\r\033[K", 4);
+        write_stderr(LINE_START, strlen(LINE_START));
 }
 
 /* ---- one run ---- */

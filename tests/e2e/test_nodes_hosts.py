@@ -1,9 +1,13 @@
 """Runs on several machines without Slurm: hosts=a,b over a real sshd, whose names all lead to this machine."""
+import fcntl
 import json
 import os
+import pty
 import re
 import signal
+import struct
 import subprocess
+import termios
 from pathlib import Path
 
 import pytest
@@ -116,6 +120,27 @@ def test_a_real_checkpoint_is_saved_by_two_hosts_and_each_loads_what_the_other_w
     assert [rank["rank"] for rank in reads["ranks"]] == [0, 1, 2, 3]
     for rank in reads["ranks"]:  # every node counts from the moment at which the head's attempt began
         assert 0 < (rank["first_bucket"] + len(rank["bytes"]) - 1) * reads["bucket_s"] < document["duration_s"]
+
+
+@needs_sshd
+def test_progress_on_a_wide_terminal_has_the_rate_of_every_host(tmp_path):
+    """Slowed down, so that there is something to look at."""
+    terminal, program_side = pty.openpty()
+    fcntl.ioctl(program_side, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
+    command = [BUILD / "ckptbench", "run", "hosts=node-a,node-b", "model=gpt2-tiny", "ranks=2", "dp=2", "zero=1", "ops=save", "verify=none",
+               f"store=fault:bandwidth=4MiB:{tmp_path}/store", "io.block=256KiB", "iterations=2", "warmup=0", "baseline=false"]
+    process = subprocess.Popen(command, env=environment(f"{SSHD}/bin", CKPTBENCH_HOME=str(tmp_path / "home")), stdin=subprocess.DEVNULL,
+                               stdout=subprocess.DEVNULL, stderr=program_side)
+    os.close(program_side)
+    shown = b""
+    try:
+        while block := os.read(terminal, 65536):
+            shown += block
+    except OSError:  # the program has ended
+        pass
+    os.close(terminal)
+    assert process.wait(timeout=60) == 0, shown
+    assert re.search(r"save +[12]/2  .* node-a [\d.]+ [KMG]iB/s, node-b [\d.]+ [KMG]iB/s", shown.decode()), shown
 
 
 @needs_sshd
