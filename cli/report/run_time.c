@@ -144,18 +144,21 @@ static void json_buckets(struct json_writer *json, const char *key, const struct
     json->indent = indent;
 }
 
-static void json_ranks(const struct record *record, unsigned op, unsigned kind, uint64_t width_ns,
+/* A line for each `together` ranks of the record's list. */
+static void json_ranks(const struct record *record, unsigned op, unsigned kind, uint32_t together, uint64_t width_ns,
                        struct json_writer *json)
 {
     json_member_array(json, "ranks");
-    for (uint32_t i = 0; i < record->rank_count; i++) {
-        const struct record_time *time = find_time(&record->ranks[i], op, kind);
-        if (!time)
+    for (uint32_t i = 0; i < record->rank_count; i += together) {
+        uint32_t end = record->rank_count - i < together ? record->rank_count : i + together;
+        struct time_buckets buckets = sum_ranks(record, op, kind, i, end);
+        if (buckets.count == 0)
             continue;
-        struct time_buckets buckets = time->buckets;
         time_buckets_widen(&buckets, width_ns);
         json_write_begin_object(json);
         json_member_u64(json, "rank", record->ranks[i].rank);
+        if (together > 1)
+            json_member_u64(json, "ranks", end - i);
         json_member_u64(json, "first_bucket", buckets.first);
         json_buckets(json, "bytes", &buckets, bytes_of);
         json_buckets(json, "requests", &buckets, requests_of);
@@ -165,20 +168,21 @@ static void json_ranks(const struct record *record, unsigned op, unsigned kind, 
     json_write_end_array(json);
 }
 
-static void json_operations(const struct record *record, struct json_writer *json)
+static void json_operations(const struct record *record, uint32_t together, struct json_writer *json)
 {
     json_member_array(json, "operations");
     for (unsigned op = 0; op < OP_COUNT; op++) {
         for (unsigned kind = 0; kind < TIMED_KINDS; kind++) {
             struct time_bucket sum = {0};
             uint64_t width_ns = 0;
-            for (uint32_t i = 0; i < record->rank_count; i++) {
-                const struct record_time *time = find_time(&record->ranks[i], op, kind);
-                struct time_bucket own = time ? time_buckets_sum(&time->buckets) : (struct time_bucket){0};
+            for (uint32_t i = 0; i < record->rank_count; i += together) {
+                uint32_t end = record->rank_count - i < together ? record->rank_count : i + together;
+                struct time_buckets line = sum_ranks(record, op, kind, i, end);
+                struct time_bucket own = time_buckets_sum(&line);
                 sum.bytes += own.bytes;
                 sum.requests += own.requests;
                 sum.in_flight_ns += own.in_flight_ns;
-                width_ns = time && time->buckets.width_ns > width_ns ? time->buckets.width_ns : width_ns;
+                width_ns = line.width_ns > width_ns ? line.width_ns : width_ns;
             }
             if (width_ns == 0)
                 continue;
@@ -189,7 +193,7 @@ static void json_operations(const struct record *record, struct json_writer *jso
             json_member_u64(json, "bytes", sum.bytes);
             json_member_u64(json, "requests", sum.requests);
             json_member_u64(json, "in_flight_ns", sum.in_flight_ns);
-            json_ranks(record, op, kind, width_ns, json);
+            json_ranks(record, op, kind, together, width_ns, json);
             json_write_end_object(json);
         }
     }
@@ -237,16 +241,17 @@ static int json_host(void *context, const char *node, const struct json_value *t
     return 0;
 }
 
-int run_time_write_json(const struct run_info *run, struct json_writer *json, struct cb_err *err)
+int run_time_write_json(const struct run_info *run, uint64_t most_lines, struct json_writer *json, struct cb_err *err)
 {
     struct record record;
     int rc = read_records(run, &record, err);
     if (rc)
         return rc;
+    uint32_t together = (uint32_t)(most_lines ? (record.rank_count + most_lines - 1) / most_lines : 1);
     json_member_object(json, "time");
     json_member_date(json, "start", run->started_wall_ns);
     json_member_double(json, "duration_s", record.run_values[METRIC_RUN_S]);
-    json_operations(&record, json);
+    json_operations(&record, together ? together : 1, json);
     json_member_array(json, "host");
     rc = each_host(run, json_host, json, err);
     json_write_end_array(json);

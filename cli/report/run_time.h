@@ -17,7 +17,9 @@ int run_time_write(const struct run_info *run, const struct blocks *blocks, bool
  * has no requests. */
 int run_time_write_ranks(const struct run_info *run, const struct blocks *blocks, bool colour, struct buf *out,
                          struct cb_err *err) CB_MUST_CHECK;
-/* Appends the member "time". */
-int run_time_write_json(const struct run_info *run, struct json_writer *json, struct cb_err *err) CB_MUST_CHECK;
+/* Appends the member "time", with a line for each rank; if there are more than `most_lines` (0: any number), a line has
+ * the sums of several ranks in a row, and "ranks" says of how many. */
+int run_time_write_json(const struct run_info *run, uint64_t most_lines, struct json_writer *json,
+                        struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -29,7 +29,11 @@ static const struct page_kind {
     struct page_document documents[3]; /* ends with an empty one */
     const char *by;                    /* name of the documents `compare --by KEY`, one for each key that varies */
 } kinds[] = {
-    {"run", {{"run", "show", {"--ranks", "--phases", "--nodes", "--latency", "--iterations", "--failures"}}}, NULL},
+    {"run",
+     {{"run",
+       "show",
+       {"--ranks", "--phases", "--nodes", "--latency", "--iterations", "--time", "--lines=32", "--failures"}}},
+     NULL},
     {"sweep", {{"sweep", "show", {NULL}}}, "by"},
     {"comparison", {{"comparison", "compare", {NULL}}}, NULL},
 };

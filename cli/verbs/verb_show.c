@@ -18,6 +18,7 @@
 #include "cli/report/suite_report.h"
 #include "cli/report/sweep_report.h"
 #include "cli/report/table.h"
+#include "core/units.h"
 #include "run/site.h"
 
 /* Skips ranks that only stopped because another rank failed ("aborted"). */
@@ -150,13 +151,14 @@ static int write_json(struct cli *cli, struct history *history, const struct run
                       const struct rank_table *ranks, struct cb_err *err)
 {
     struct json_writer json;
-    int rc = 0;
+    uint64_t most_lines = 0;
+    int rc = cli_parse_flag(cli, "lines", units_parse_u64, &most_lines, err);
     json_writer_init(&json, &cli->out, 2);
     json_write_begin_object(&json);
     report_write_members(run, &json);
     if (cli_has_flag(cli, "ranks"))
         rank_table_write_json(ranks, cli_has_flag(cli, "phases"), &json);
-    if (cli_has_flag(cli, "nodes"))
+    if (rc == 0 && cli_has_flag(cli, "nodes"))
         rc = write_nodes_json(history, run, ranks, &json, err);
     if (rc == 0 && cli_has_flag(cli, "advise"))
         rc = advice_write_json(run, &json, err);
@@ -167,7 +169,7 @@ static int write_json(struct cli *cli, struct history *history, const struct run
         rc = run_iterations_write_numbers_json(history, run, &json, err);
     }
     if (rc == 0 && cli_has_flag(cli, "time"))
-        rc = run_time_write_json(run, &json, err);
+        rc = run_time_write_json(run, most_lines, &json, err);
     if (rc == 0 && cli_has_flag(cli, "failures")) {
         json_member_array(&json, "failures");
         rc = history_each_failure(history, run->run, run->attempt, json_failure, &json, err);
@@ -237,6 +239,7 @@ static const struct verb_flag flags[] = {
      "the nodes and how they joined, bytes, time and rate of each, the slowest first; workload=suite: outliers, what "
      "each pair of nodes did, and curves over message sizes"},
     {"latency", NULL, "latencies of requests by operation: percentiles, a histogram and the ten slowest requests"},
+    {"lines", "N", "with --time --json: at most N lines of ranks, the sums of several in each (a line a rank)"},
     {"iterations", NULL, "what each measured iteration took; --json has every metric of each"},
     {"time", NULL, "bytes of all ranks and activity of the nodes over time, drawn in blocks; --json has every rank"},
     {"failures", NULL, "everything that was wrong, of every rank"},

@@ -38,6 +38,7 @@ CHANGED = {
     r"on_error|after an iteration that failed because of the store|failed_fraction|measured iterations that failed": "on_error=continue and its failure rate are new",
     r"requests that did not fail / requests": "success_ratio counts what failed",
     r"^ *report(  |\) flags=)": "report is new",
+    r"^ *--lines N |^\\fB\\-\\-lines|at most N lines of ranks": "show --lines is new",
     r"^ *--iterations  |^\\fB\\-\\-iterations|what each measured iteration took": "show --iterations is new",
     r"^ *trace  |^\s*trace\) |^\\fBtrace\\fR|every request to the store, of all ranks": "trace is new",
     r"perfetto": "export --perfetto is new",
@@ -126,7 +127,7 @@ def is_same_json(old, now):
 
 def without_names(line):
     """The shell's completion lists all flags and all keys in one line; options names those of other tools."""
-    return re.sub(r" \(also [^)]*\)$", "", re.sub(r" (watch|--advise|--replace-kept|--into|--exclude-from|keep\.replace|timeout\.lease|on_error|--latency|--iterations|--time|--prometheus|store\.prepare|trace|--perfetto|report(?= compare))(?=[ \"])", "", line))
+    return re.sub(r" \(also [^)]*\)$", "", re.sub(r" (watch|--advise|--replace-kept|--into|--exclude-from|keep\.replace|timeout\.lease|on_error|--latency|--iterations|--lines|--time|--prometheus|store\.prepare|trace|--perfetto|report(?= compare))(?=[ \"])", "", line))
 
 
 def without_stores(line):

@@ -281,6 +281,22 @@ def test_a_run_over_time_shows_throughput_and_the_rank_that_stalls(place, browse
     assert cells(browser, "CPU of the hosts")[0][2] == 0.5 and cells(browser, "Disk of the hosts")[1][2] == 1 << 20
 
 
+def test_throughput_over_time_adds_up_to_the_bytes_of_the_run(browser, place, run, run_page):
+    path, data = run_page
+    entries = {f"{entry['operation']}: {entry['request']}": entry for entry in data["documents"]["run"]["data"]["time"]["operations"]}
+    browser.open(path, width=1400)
+    for name in ("save: write", "load: read"):
+        points, entry = series(browser, "Throughput over time")[name], entries[name]
+        assert round(sum(value for _, value in points) * entry["bucket_s"]) == entry["bytes"] == sum(sum(rank["bytes"]) for rank in entry["ranks"])
+        assert [rank["rank"] for rank in entry["ranks"]] == [0, 1, 2, 3]
+    two = json.loads(ckptbench(place, "show", run, "--time", "--lines", "2", "--json").stdout)["time"]["operations"]
+    for entry, joined in zip(entries.values(), two, strict=True):
+        assert [(line["rank"], line["ranks"]) for line in joined["ranks"]] == [(0, 2), (2, 2)]
+        for key in ("bytes", "requests", "in_flight_ns"):
+            assert [sum(line[key]) for line in joined["ranks"]] == [sum(sum(rank[key]) for rank in entry["ranks"][at:at + 2]) for at in (0, 2)]
+            assert joined[key] == entry[key]
+
+
 def test_charts_and_tables_of_a_run_have_the_figures_of_show(browser, run_page):
     path, data = run_page
     shown = data["documents"]["run"]["data"]
@@ -340,7 +356,7 @@ def test_keys_reach_charts_tables_and_buttons(browser, run_page):
     assert {"button", "chart", "scroll", "summary"} <= reached
     browser.evaluate('document.querySelector(".chart").focus()')
     browser.press("ArrowRight")
-    assert browser.evaluate('document.querySelector(".chart .tip")?.textContent || ""').startswith("save, measured")
+    assert browser.evaluate('document.querySelector(".chart .tip")?.textContent || ""').startswith("at ")
 
 
 def test_a_button_copies_the_command(browser, run, run_page):

@@ -35,7 +35,7 @@ function throughputOverTime(run) {
             height: 320,
             words: entries.map((entry) => `${nameOf(entry)}: ${bytes(entry.bytes)} in ${plural(entry.requests, "request")}`).join("; "),
             option: (palette) => ({
-                tooltip: { trigger: "item", formatter: (point) => tip(point.seriesName, [["at", `${digits(point.value[0])} s`], ["", figure(point.value[1], "bytes/s")]]) },
+                tooltip: { trigger: "axis", formatter: (points) => tip(`at ${digits(points[0].value[0])} s`, points.map((point) => [point.seriesName, figure(point.value[1], "bytes/s")])) },
                 legend: {}, grid: { bottom: 26 }, dataZoom: [{ type: "inside", xAxisIndex: 0, zoomOnMouseWheel: "ctrl", moveOnMouseWheel: false }],
                 xAxis: axis(palette, { type: "value", name: "seconds", nameGap: 28, max: run.time.duration_s ?? undefined }),
                 yAxis: bytesAxis(palette, most, "bytes/s"),
@@ -45,16 +45,17 @@ function throughputOverTime(run) {
         },
         table: {
             columns: ["what", "#bytes", "#requests", "#one bucket", "#ranks"],
-            rows: entries.map((entry) => () => [textCell(nameOf(entry)), cell(entry.bytes, "bytes"), cell(entry.requests, "count"), cell(entry.bucket_s, "s"), element("td", { class: "figure" }, String(entry.ranks.length))]),
+            rows: entries.map((entry) => () => [textCell(nameOf(entry)), cell(entry.bytes, "bytes"), cell(entry.requests, "count"), cell(entry.bucket_s, "s"), element("td", { class: "figure" }, String(entry.ranks.reduce((total, rank) => total + (rank.ranks || 1), 0)))]),
         },
     };
 }
 
 // Ranks and buckets are joined until the picture has at most MOST_LINES x MOST_BINS cells.
 function binned(entry, ranks) {
+    const together = Math.max(...entry.ranks.map((rank) => rank.ranks || 1));
     const first = Math.min(...entry.ranks.map((rank) => rank.first_bucket));
     const last = Math.max(...entry.ranks.map((rank) => rank.first_bucket + rank.bytes.length));
-    const wide = Math.max(1, Math.ceil((last - first) / MOST_BINS)), high = Math.max(1, Math.ceil(ranks / MOST_LINES));
+    const wide = Math.max(1, Math.ceil((last - first) / MOST_BINS)), high = together * Math.ceil(ranks / together / MOST_LINES);
     const cells = new Map();
     for (const rank of entry.ranks)
         rank.bytes.forEach((value, index) => {
@@ -69,7 +70,7 @@ function binned(entry, ranks) {
 }
 
 function heatOfRanks(run, entry) {
-    const ranks = ranksOf(run), moves = entry.bytes > 0;
+    const ranks = ranksOf(run), moves = entry.bytes > 0; // a line of the document may have several ranks
     const { cells, columns, rows, start, width, high } = binned(entry, ranks);
     if (!cells.length || ranks < 2) return null;
     const value = (cell) => (moves ? cell.bytes : cell.in_flight) / width;
@@ -79,7 +80,7 @@ function heatOfRanks(run, entry) {
     const rankName = (row) => (high === 1 ? String(row) : `${row * high}-${Math.min((row + 1) * high, ranks) - 1}`);
     return {
         title: `Each rank over time: ${nameOf(entry)}`, document: "run",
-        note: moves ? "Bytes of the requests that completed. Orange: requests were in flight and none completed. Empty: none was in flight." : "Mean number of requests in flight.",
+        note: moves ? "A line a rank: bytes of the requests that completed. Orange: requests were in flight and none completed. Empty: none was in flight." : "A line a rank: mean number of requests in flight.",
         chart: {
             height: 90 + Math.min(36, Math.max(6, Math.floor(360 / rows))) * rows,
             words: `${plural(rows, "line")} of ranks, ${plural(columns, "column")} of ${seconds(width)} from ${seconds(start)}; most ${say(most)}`,
@@ -87,7 +88,7 @@ function heatOfRanks(run, entry) {
                 tooltip: { trigger: "item", formatter: (point) => tip(`rank ${rankName(point.value[1])}`, [["from", `${digits(start + point.value[0] * width)} s`], ["", say(point.value[2])], ["in flight", digits(point.value[3])]]) },
                 legend: false, grid: { top: 8, bottom: 58 },
                 xAxis: axis(palette, { type: "category", name: "seconds", nameGap: 24, data: Array.from({ length: columns }, (_, column) => digits(start + column * width)), splitLine: { show: false } }),
-                yAxis: axis(palette, { type: "category", inverse: true, name: "rank", nameGap: 36, data: Array.from({ length: rows }, (_, row) => rankName(row)), splitLine: { show: false } }),
+                yAxis: axis(palette, { type: "category", inverse: true, data: Array.from({ length: rows }, (_, row) => rankName(row)), splitLine: { show: false } }),
                 visualMap: { min: 0, max: most, dimension: 2, orient: "horizontal", left: "center", bottom: 0, itemHeight: 120, itemWidth: 10, text: [say(most), "0"], textStyle: { color: palette.text },
                     seriesIndex: 0, inRange: { color: [palette.isDark ? "#23405a" : "#d6e8f5", palette.hues[0]] } },
                 series: [
@@ -97,10 +98,10 @@ function heatOfRanks(run, entry) {
             }),
         },
         table: {
-            columns: ["#rank", "#first completed at", "#bytes", "#requests"],
+            columns: ["#rank", "#ranks", "#first at", "#bytes", "#requests"],
             rows: entry.ranks.map((rank) => () => {
                 const sum = (values) => values.reduce((total, each) => total + each, 0);
-                return [cell(rank.rank, "count"), ...[seconds(rank.first_bucket * entry.bucket_s), bytes(sum(rank.bytes)), sum(rank.requests).toLocaleString("en")].map((text) => element("td", { class: "figure" }, text))];
+                return [cell(rank.rank, "count"), element("td", { class: "figure" }, String(rank.ranks || 1)), ...[seconds(rank.first_bucket * entry.bucket_s), bytes(sum(rank.bytes)), sum(rank.requests).toLocaleString("en")].map((text) => element("td", { class: "figure" }, text))];
             }),
         },
     };
