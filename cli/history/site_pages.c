@@ -279,7 +279,7 @@ static int make_page(struct site_page *page, const char *folder, site_page_fn ma
     buf_init(&text, PAGE_MAX_BYTES);
     int rc = make(context, page, &text, &why);
     if (rc == CB_ERR_CORRUPT) {
-        log_error("no page of %s: %s", page->name, why.message);
+        log_error("%s is left out: %s", page->path, why.message);
         page->signature[0] = '\0';
         buf_release(&text);
         return 0;

@@ -6,8 +6,8 @@
 
 #include "cli/compare/compare_sides.h"
 #include "cli/compare/comparison.h"
-#include "cli/history/level_change.h"
 #include "cli/compare/scaling_report.h"
+#include "cli/history/level_change.h"
 #include "cli/report/history_reading.h"
 #include "cli/report/metric_format.h"
 #include "cli/report/request_repeats.h"

@@ -213,7 +213,7 @@ struct site {
 static int add_line_document(struct site *self, const struct site_page *line, const char *metric, struct page *page,
                              struct cb_err *err)
 {
-    char hash[48], site[80];
+    char hash[80], site[80];
     struct buf store;
     struct command command;
     snprintf(hash, sizeof hash, "hash=%s", line->name);
@@ -236,16 +236,19 @@ static int add_line_documents(struct site *self, const struct site_page *line, s
     int rc = history_load_run(self->history, line->newest, &run, err);
     if (rc)
         return rc;
-    for (size_t i = 0; i < run->metric_count && rc == 0; i++) {
-        const struct metric *row = metric_row(run->metrics[i].metric);
-        if (row->primary)
+    for (int i = 0; i < METRIC_COUNT && rc == 0; i++) {
+        const struct metric *row = metric_row((enum metric_id)i);
+        bool has = false;
+        for (size_t k = 0; k < run->metric_count && row->primary; k++)
+            has = has || run->metrics[k].metric == (enum metric_id)i;
+        if (has)
             rc = add_line_document(self, line, row->name, page, err);
     }
     run_info_free(run);
     return rc;
 }
 
-/* "llama3-8b on 8 ranks", or the workload if it has no model. */
+/* "llama3-8b on 8 ranks", or the workload if it has no model; without ranks if the machine gives their number. */
 static int add_line_title(struct site *self, const struct site_page *line, struct page *page, struct cb_err *err)
 {
     struct experiment *experiment;
@@ -254,9 +257,11 @@ static int add_line_title(struct site *self, const struct site_page *line, struc
     if (rc)
         return rc;
     bool has_model = experiment_uses(experiment, OPT_MODEL);
-    snprintf(title, sizeof title, "%s on %s ranks",
-             has_model ? experiment_text(experiment, OPT_MODEL) : workload_kind_of(experiment)->name,
-             experiment_text(experiment, OPT_RANKS));
+    const char *ranks = experiment_text(experiment, OPT_RANKS);
+    int len = snprintf(title, sizeof title, "%s",
+                       has_model ? experiment_text(experiment, OPT_MODEL) : workload_kind_of(experiment)->name);
+    if (strcmp(ranks, "0") != 0 && len < (int)sizeof title)
+        snprintf(title + len, sizeof title - (size_t)len, " on %s ranks", ranks);
     json_member_text(&page->json, "title", title);
     experiment_free(experiment);
     return 0;

@@ -35,6 +35,7 @@ function levelsOfLine(history, name, root) {
             height: 320,
             words: `${plural(points.length, "run")}, the last ${shown(points[points.length - 1].median)}; ${plural(history.change_points.length, "change point")}`,
             option: (palette) => ({
+                useUTC: true,
                 tooltip: { trigger: "item", formatter: ({ data }) => data.run && tip(data.run, [["started", data.started.replace("T", " ").replace("Z", " UTC")], [history.metric, shown(data.value[1])]]) },
                 legend: false, grid: { bottom: 8, right: 30 }, dataZoom: zoomable(points.length, "xAxisIndex"),
                 xAxis: axis(palette, { type: "time" }),
