@@ -283,6 +283,10 @@ static int validate_files(const struct experiment *self, struct cb_err *err)
     if (experiment_is(self, OPT_OPS, "load") && *experiment_text(self, OPT_SUFFIX) == '\0')
         return cb_fail(err, CB_ERR_USAGE,
                        "ops=load needs suffix=NAME, the checkpoint to load; a run with ops=save prints its own");
+    bool loads = workload_kind_of(self)->has_layout && !experiment_is(self, OPT_OPS, "save");
+    if (experiment_u64(self, OPT_LOAD_EVICT) > 0 && !loads)
+        return cb_fail(err, CB_ERR_USAGE, "load.evict=%s is for loads, and there are none",
+                       experiment_text(self, OPT_LOAD_EVICT));
     if (bytes % 4096 == 0)
         return 0;
     for (size_t i = 3; i-- > 0;) /* 4MB was probably meant as 4MiB */

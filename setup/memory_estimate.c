@@ -80,7 +80,8 @@ uint64_t estimate_store_bytes(const struct layout_pair *layouts, const struct ex
     if (experiment_is(experiment, OPT_OPS, "load"))
         return 0;
     uint64_t saved = checkpoint_count(experiment) * checkpoint_bytes(layouts->saved, experiment) *
-                     experiment_u64(experiment, OPT_COPIES);
+                         experiment_u64(experiment, OPT_COPIES) +
+                     experiment_u64(experiment, OPT_LOAD_EVICT);
     if (!experiment_bool(experiment, OPT_BASELINE))
         return saved;
     uint64_t baseline = estimate_baseline_bytes(layouts->saved) * layouts->ranks;

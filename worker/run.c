@@ -10,6 +10,7 @@
 #include "comm/agree.h"
 #include "core/clock.h"
 #include "worker/drop_cache.h"
+#include "worker/evict_cache.h"
 #include "worker/raw_io.h"
 
 /* The number of samples that one more iteration and the end of the run may need. */
@@ -291,6 +292,8 @@ static int load_step(struct run *self, uint32_t iteration, struct cb_err *err)
     struct agreement moved;
     int rc = wait_for_saves(self, err); /* loads the checkpoint that was saved last */
     if (!rc)
+        rc = evict_cache_pass(self, err);
+    if (!rc)
         rc = make_cold(self, &coldness, err);
     if (!rc)
         rc = begin_sample(self, OP_LOAD, iteration, &sample, err);
@@ -542,6 +545,8 @@ int run_execute(struct run *self, struct cb_err *err)
         rc = wait_for_saves(self, err);
     if (!rc)
         rc = verify_saved(self, err);
+    if (!rc)
+        rc = evict_cache_finish(self, err);
     if (!rc)
         rc = record_files(self, err);
     if (!rc)

@@ -67,6 +67,7 @@ struct run {
     uint32_t checkpoint_iteration;
     bool checkpoint_complete; /* the save of it succeeded */
     uint64_t load_bytes;      /* read by all ranks in the last load */
+    bool has_evict_files;     /* load.evict: they have been written */
     /* on_error=continue: iterations after the warm-up, how many of them failed, and this rank's first failure */
     uint32_t measured, failed, noted;
     struct cb_err first_failure;

@@ -24,7 +24,7 @@ struct scaling {
     struct size *sizes;
     size_t size_count;
     struct scaling_fit fit;
-    char refused[512]; /* why there is no model; "" if there is one */
+    char refused[1024]; /* why there is no model; "" if there is one */
 };
 
 bool scaling_is_size(const char *key)

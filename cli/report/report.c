@@ -235,13 +235,9 @@ struct fact_line {
     const char *key, *heading;
 };
 
-static const struct fact_line used_lines[] = {{"io.used", "used"},
-                                              {"load.exchange", "exchange"},
-                                              {"load.gaps", "requests"},
-                                              {"load.extra", "left out"},
-                                              {"claim", "claim"},
-                                              {"suite.cold", "cold reads"},
-                                              {NULL, NULL}};
+static const struct fact_line used_lines[] = {
+    {"io.used", "used"}, {"load.exchange", "exchange"}, {"load.gaps", "requests"},    {"load.extra", "left out"},
+    {"claim", "claim"},  {"load.evict", "evicted"},     {"suite.cold", "cold reads"}, {NULL, NULL}};
 
 static void write_facts(const struct run_info *info, const struct fact_line *lines, struct buf *out)
 {

@@ -277,6 +277,27 @@ def test_store_record_also_looks_at_what_a_training_saved(home):
     assert prepared(home, run, file="store-record.txt").count("/.metadata\n") >= 1
 
 
+def test_load_evict_reads_other_files_before_each_load(home):
+    """Seen from outside: every rank's file of 4 MiB, one request, is read before each load, and none is left."""
+    leaks = os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"  # cannot be looked for under strace
+    words = ["model=gpt2-tiny", "ranks=2", "store=./store", "baseline=false", "iterations=2", "warmup=1", "verify=none",
+             "io.engine=psync", "load.evict=8MiB"]
+    subprocess.run(["strace", "-f", "-y", "-o", "trace", "-e", "trace=preadv,preadv2,pread64,pwritev,pwritev2,pwrite64", BUILD / "ckptbench",
+                    "run", *words], cwd=home.folder, env=dict(home.environment, ASAN_OPTIONS=leaks), capture_output=True, check=True,
+                   timeout=240)
+    calls = re.findall(r"(pread|pwrite)\w*\(\d+<[^>]*/evict/rank-\d>", (home.folder / "trace").read_text())
+    assert (calls.count("pwrite"), calls.count("pread")) == (2, 2 * 3), calls  # once a rank, and again for each of three loads
+    assert [path.name for path in home.store.iterdir()] == [".ckptbench-store"]
+
+
+def test_load_evict_also_works_for_a_checkpoint_that_is_there(home):
+    home.run("ops=save", "suffix=s")
+    run = home.run("ops=load", "suffix=s", "load.evict=1MiB")
+    assert "read before each load" in home.call("show", run["run"]).stdout
+    assert [path.name for path in home.store.iterdir() if path.name.startswith("baseline")] == []
+    assert "load.evict=1MiB is for loads" in home.call("run", "model=gpt2-tiny", "ranks=2", "ops=save", "load.evict=1MiB", code=2).stderr
+
+
 def test_store_record_that_fails_ends_the_run(home):
     run = home.run("ops=save", "store.record=echo no getstripe here >&2; exit 3", code=3)
     assert "store.record for" in run["message"] and "no getstripe here" in run["message"], run["message"]
