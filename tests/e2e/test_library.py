@@ -75,7 +75,8 @@ def test_the_header_is_valid_in_cpp(installed):
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_what_the_example_saves_it_loads_on_other_ranks_and_pytorch_loads(example, torch_checkpoint, ranks, tmp_path):
     step = tmp_path / "new/step-100"
-    assert run(example, "save", step, ranks).stderr == ""
+    saved = run(example, "save", step, ranks)
+    assert saved.stderr == "" and re.fullmatch(rf"(saved \d+ bytes in [^\n]*\n){{{ranks}}}", saved.stdout)  # the example's own lines
     assert len(list(step.glob("*.distcp"))) == ranks
     for readers in (1, ranks + 1):
         assert run(example, "load", step, readers).stderr == ""
