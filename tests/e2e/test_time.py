@@ -105,8 +105,8 @@ def busy(document, operation, request, rank):
 def test_a_stall_is_seen_at_its_rank_operation_and_time(place, operation, request_kind, ops):
     stall_s = 1.2
     _, document = shown(place, *TINY, "warmup=0", "iterations=1", "io.block=16MiB", f"store=fault:delay={round(stall_s * 1000)}ms+ops={ops}+rank=1:./store")
-    latency_s = document["latency"][operation]["slowest"][0]["latency_s"]
-    assert latency_s >= stall_s and document["latency"][operation]["slowest"][0]["rank"] == 1
+    latency_s = next(request for request in document["latency"][operation]["slowest"] if request["rank"] == 1)["latency_s"]
+    assert latency_s >= stall_s
     start_s, end_s, width_s = busy(document, operation, request_kind, 1)
     assert width_s <= 0.1
     stalled = next(entry for entry in document["time"]["operations"] if (entry["operation"], entry["request"]) == (operation, request_kind))
@@ -114,7 +114,7 @@ def test_a_stall_is_seen_at_its_rank_operation_and_time(place, operation, reques
     assert sum(ranks[1]["in_flight_ns"]) >= 1e9 * stall_s
     waits = [count == 0 and spent > 0 for count, spent in zip(ranks[1]["requests"], ranks[1]["in_flight_ns"])]
     longest = max(len(part) for part in "".join("x" if wait else " " for wait in waits).split(" "))
-    assert stall_s - 2 * width_s <= longest * width_s <= latency_s + width_s
+    assert stall_s - 2 * width_s <= longest * width_s <= latency_s + 2 * width_s
     assert latency_s - 2 * width_s <= end_s - start_s
     if request_kind == "fsync":  # after the rank's last write
         assert busy(document, "save", "write", 1)[1] <= start_s + 2 * width_s
@@ -210,7 +210,7 @@ def test_ranks_have_a_heat_map_on_a_terminal_only(place, run, columns):
 
 
 def test_the_longest_wait_is_named_with_its_rank(place):
-    run, _ = shown(place, *TINY, "warmup=0", "iterations=1", "ops=save", "store=fault:delay=900ms+ops=finish+rank=1:./store")
+    run, _ = shown(place, *TINY, "warmup=0", "iterations=1", "ops=save", "verify=none", "store=fault:delay=900ms+ops=finish+rank=1:null:")
     text = ckptbench(place, "show", run, "--time").stdout
     found = re.search(r"^longest without a completed request: rank 1, save fsync, ([\d.]+) (m?s) from [\d.]+ m?s on", text, re.M)
     assert found and float(found[1]) * (1 if found[2] == "s" else 0.001) > 0.8, text
