@@ -177,7 +177,10 @@ int change_points_find(const double *values, size_t n, struct change_point **poi
         return rc;
     }
     join_levels(&self, n);
-    *points = self.points;
+    if (self.count)
+        *points = self.points;
+    else
+        free(self.points);
     *count = self.count;
     return 0;
 }

@@ -26,7 +26,7 @@ struct change_point {
     struct shift shift; /* of the new level against the old one, as a ratio - 1, with its 95 % interval */
 };
 
-/* The change points of `n` values in the order of time; `points`, owned by the caller, is in that order, too. Values
+/* The change points of `n` values in the order of time; `points`, owned by the caller and NULL if there are none, is in that order, too. Values
  * that allow no ratio (any is 0 or less) have none. */
 int change_points_find(const double *values, size_t n, struct change_point **points, size_t *count,
                        struct cb_err *err) CB_MUST_CHECK;
