@@ -139,10 +139,20 @@ def test_the_page_of_a_line_has_the_figures_of_history(home, browser):
     assert [series[1][0][1] for series in drawn[1:]] == [history["change_points"][0]["before"]["median"], history["change_points"][0]["after"]["median"]]
 
 
+class Pages(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        if self.path == "/favicon.ico":  # some browsers ask for one
+            self.send_response(204)
+            self.end_headers()
+        else:
+            super().do_GET()
+
+
 def test_a_web_server_serves_the_pages(home, browser):
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=home.site)
-    handler.log_message = lambda *_: None
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Pages, directory=home.site)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         browser.said, browser.loaded = [], False
         browser.call("Page.navigate", url=f"http://127.0.0.1:{server.server_port}/run/night-29.html")
