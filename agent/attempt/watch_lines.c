@@ -27,14 +27,15 @@ struct seen {
     uint32_t occurrence; /* of this path on this rank */
     uint64_t start_ns;   /* wall clock; after grouping the earliest of the ranks */
     double files;
-    bool is_whole_file;
+    bool is_whole_file, is_asynchronous;
     struct sample sample;
 };
 
 struct reading {
     struct seen *seen;
     size_t count;
-    uint32_t world, malformed, processes, asynchronous;
+    uint32_t world, malformed, processes;
+    uint32_t asynchronous; /* saves */
     char torch[32], broken[512];
     char place[512]; /* the folder of the last save */
     char **warnings;
@@ -83,11 +84,11 @@ static int add_seen(struct reading *self, const struct json_value *line, uint32_
                           .start_ns = start_ns,
                           .files = number_of(line, "files"),
                           .is_whole_file = is_true(line, "is_whole_file"),
+                          .is_asynchronous = is_true(line, "asynchronous"),
                           .sample = {.op = op}};
     if (!seen->path)
         return alloc_fail(err, "for a path");
     self->count++;
-    self->asynchronous += is_true(line, "asynchronous") ? 1 : 0;
     for (unsigned i = 0; i < METRIC_SAMPLE_COUNT; i++) /* the keys are the names of the metrics */
         seen->sample.values[i] = number_of(line, metric_row((enum metric_id)i)->name);
     if (is_true(line, "failed"))
@@ -322,6 +323,7 @@ static void fill_samples(struct reading *self, const struct pages *pages)
             failed = failed || self->seen[end].sample.flags & SAMPLE_FAILED;
         fill_iteration(pages, seen, end - first);
         self->failed[seen->op] += failed ? 1 : 0;
+        self->asynchronous += seen->is_asynchronous ? 1 : 0;
         if (seen->op == OP_SAVE && !failed)
             fill_checkpoint(pages->page[0], seen, end - first);
         if (seen->op == OP_SAVE) {
@@ -360,9 +362,10 @@ static void describe(const struct reading *self, struct status_page *page)
         add_numbered(page, "watch.unseen", 1, "no Python process that imported torch (python -I and -E load no hooks)");
         return;
     }
+    snprintf(text, sizeof text, " (%u asynchronous)", self->asynchronous);
     add_fact(page, "watch.seen", "%u rank%s of torch %s: %u save%s%s, %u load%s", self->world,
              units_plural(self->world), self->torch, counted[OP_SAVE], units_plural(counted[OP_SAVE]),
-             self->asynchronous ? " (asynchronous)" : "", counted[OP_LOAD], units_plural(counted[OP_LOAD]));
+             self->asynchronous ? text : "", counted[OP_LOAD], units_plural(counted[OP_LOAD]));
     if (self->left_out)
         add_fact(page, "watch.left_out", "%u file%s saved or loaded in one piece: %s in %s", self->left_out,
                  units_plural(self->left_out), units_format_bytes(self->left_out_bytes, bytes),

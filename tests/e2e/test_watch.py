@@ -64,7 +64,7 @@ def test_saves_and_loads_are_the_iterations_of_a_run(trained):
     assert trained.shown["outcome"] == "pass"
     assert trained.shown["experiment"]["workload"] == "watch"
     assert len(trained.values("save", "op_s")) == 6 and len(trained.values("load", "op_s")) == 1
-    assert "2 ranks of torch" in trained.report() and "6 saves (asynchronous), 1 load" in trained.report()
+    assert "2 ranks of torch" in trained.report() and "6 saves (3 asynchronous), 1 load" in trained.report()
     assert trained.shown["metrics"]["save_s"]["n"] == 6
 
 
@@ -168,9 +168,10 @@ def alone(place, *steps, **more):
     return Watched(place, sys.executable, TRAINING, place, *steps, **more)
 
 
-def test_a_failed_save_is_no_figure_and_its_error_is_the_programs(tmp_path):
+def test_a_failed_save_is_no_figure_and_storage_without_hooks_is_named(tmp_path):
     (tmp_path / "file").touch()
-    watched = alone(tmp_path, "save:a", "refuse:file", "save:b")
+    watched = alone(tmp_path, "save:a", "refuse:file", "elsewhere:b")
+    assert watched.values("save", "bytes_moved").keys() == {0, 1} and "cannot be seen" in watched.report()
     assert "refused" in watched.result.stdout
     assert watched.shown["metrics"]["save_s"]["n"] == 2
     assert "1 of 3 saves failed" in watched.report()

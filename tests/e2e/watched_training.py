@@ -90,6 +90,13 @@ def refuse(name):
         print("refused")
 
 
+def elsewhere(name):
+    """By a writer whose files are not PyTorch's own."""
+    from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
+
+    dcp.save(state, storage_writer=FsspecWriter(f"{FOLDER}/{name}"))
+
+
 def sabotage():
     """A hook that fails, from here on."""
     import ckptbench_watch.dcp

@@ -133,7 +133,7 @@ def _hook_exchange(wrapper_class):
 
         def before(args, kwargs):
             operation = current()
-            if operation is None:
+            if operation is None or not args[0].use_dist:
                 return None
             return operation, operation.enter("wait"), time.thread_time_ns()
 
@@ -451,7 +451,7 @@ def _hook_daemon(daemon):
                 operation.ns["serialize"] -= int(seconds * 1e9)
                 operation.ns[key[:-2]] += int(seconds * 1e9)
         for key in ("bytes_needed", "bytes_moved", "requests", "files"):
-            setattr(operation, key, getattr(operation, key) + part[key])
+            setattr(operation, key, getattr(operation, key) + (part[key] or 0))
         operation.is_synced = part["durable_s"] is not None
         operation.used_cpu_ns += int(part["cpu_s"] * 1e9)
         operation.own_ns = max(now_ns() - operation.start_ns - operation.ns["wait"], 0)

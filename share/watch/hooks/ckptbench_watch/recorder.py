@@ -120,6 +120,7 @@ class Operation:
             self.has_ended = True
             if self.waiting_ns:
                 self.stall_ns = (self.stall_ns or 0) + now - self.waiting_ns
+            is_unseen = self.requests == 0 and self.bytes_needed > 0  # written in a way that has no hooks
             stall_ns = now - self.start_ns if self.stall_ns is None else self.stall_ns  # else it kept the caller throughout
             line = {
                 "op": "part" if self.is_part else self.op,
@@ -135,9 +136,9 @@ class Operation:
                 "durable_s": (now - self.start_ns) / NS if self.is_synced else None,
                 "persist_s": (now - self.start_ns - stall_ns) / NS if self.is_asynchronous else None,
                 "bytes_needed": self.bytes_needed or self.bytes_moved,
-                "bytes_moved": self.bytes_moved,
-                "requests": self.requests,
-                "files": self.files,
+                "bytes_moved": None if is_unseen else self.bytes_moved,
+                "requests": None if is_unseen else self.requests,
+                "files": None if is_unseen else self.files,
                 "cpu_s": self.used_cpu_ns / NS,
             }
             for state in STATES:
