@@ -5,7 +5,6 @@
 #include "ckpt/dtype.h"
 #include "ckpt/stored/read_metadata.h"
 #include "core/alloc.h"
-#include "core/version.h"
 #include "lib/errors.h"
 
 const char *ckptbench_version(void)
