@@ -29,7 +29,7 @@ struct overview {
     size_t metric_count;
     struct listed *runs; /* oldest first */
     size_t run_count;
-    uint64_t since_ns; /* the start of the week */
+    uint64_t since_ns, until_ns; /* the week before the newest run that has ended */
 };
 
 static int take_run(void *context, const struct run_version *run, struct cb_err *err)
@@ -38,6 +38,8 @@ static int take_run(void *context, const struct run_version *run, struct cb_err 
     if (alloc_grow(&self->runs, self->run_count, sizeof *self->runs, err))
         return CB_ERR_MEMORY;
     struct listed *listed = &self->runs[self->run_count++];
+    if (*run->outcome && run->started_wall_ns > self->until_ns)
+        self->until_ns = run->started_wall_ns;
     *listed = (struct listed){.at_ns = run->started_wall_ns};
     snprintf(listed->run, sizeof listed->run, "%s", run->run);
     snprintf(listed->sweep, sizeof listed->sweep, "%s", run->sweep);
@@ -49,8 +51,7 @@ static int take_run(void *context, const struct run_version *run, struct cb_err 
 static int load(struct overview *self, struct history *history, struct cb_err *err)
 {
     int rc = history_each_version(history, take_run, self, err);
-    uint64_t until_ns = self->run_count ? self->runs[self->run_count - 1].at_ns : 0;
-    self->since_ns = until_ns > WEEK_NS ? until_ns - WEEK_NS : 0;
+    self->since_ns = self->until_ns > WEEK_NS ? self->until_ns - WEEK_NS : 0;
     self->metrics = calloc(METRIC_COUNT, sizeof *self->metrics);
     if (rc == 0 && !self->metrics)
         rc = alloc_fail(err, "for an overview");
@@ -203,7 +204,7 @@ int overview_write(struct history *history, struct buf *out, struct cb_err *err)
         json_write_begin_object(&json);
         json_member_u64(&json, "runs", self.run_count);
         json_member_date(&json, "since", self.since_ns);
-        json_member_date(&json, "until", self.run_count ? self.runs[self.run_count - 1].at_ns : 0);
+        json_member_date(&json, "until", self.until_ns);
         rc = json_lines(&json, &self, err);
         json_sweeps(&json, &self);
         json_runs(&json, &self, "failed", true);

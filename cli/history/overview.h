@@ -11,7 +11,7 @@
 /* Runs that did not pass, and sweeps, that are listed: the newest. */
 #define OVERVIEW_LISTED 50
 
-/* Appends the document. The week is that before the newest run, so that the same history always gives the same
+/* Appends the document. The week is that before the newest run that has ended, so that the same history always gives the same
  * document. */
 int overview_write(struct history *history, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 

@@ -34,10 +34,11 @@ static const struct page_kind {
        "show",
        {"--ranks", "--phases", "--nodes", "--latency", "--iterations", "--time", "--lines=32", "--failures"}}},
      NULL},
+    {"run", {{"run", "show", {"--ranks", "--phases", "--nodes", "--iterations", "--failures"}}}, NULL},
     {"sweep", {{"sweep", "show", {NULL}}}, "by"},
     {"comparison", {{"comparison", "compare", {NULL}}}, NULL},
 };
-enum { KIND_RUN, KIND_SWEEP, KIND_COMPARISON };
+enum { KIND_RUN, KIND_RUN_UNMEASURED, KIND_SWEEP, KIND_COMPARISON };
 
 /* A command line: words[0] is the verb. */
 struct command {
@@ -147,6 +148,18 @@ static int add_sweep_comparisons(struct cli *cli, struct page *page, struct hist
     return rc;
 }
 
+/* A run that has not been sealed with records has no latencies to show. */
+static int find_kind_of_run(struct history *history, const char *run, const struct page_kind **kind, struct cb_err *err)
+{
+    struct run_info *info;
+    int rc = history_load_run(history, run, &info, err);
+    if (rc)
+        return rc;
+    *kind = &kinds[info->metric_count ? KIND_RUN : KIND_RUN_UNMEASURED];
+    run_info_free(info);
+    return 0;
+}
+
 /* Words that stand for a run are replaced by its name in `run`, so that the commands of the page stay true. */
 static int find_kind(struct cli *cli, struct history *history, const struct page_kind **kind, char run[64],
                      struct cb_err *err)
@@ -159,8 +172,10 @@ static int find_kind(struct cli *cli, struct history *history, const struct page
     }
     if (cli->word_count)
         rc = sweep_report_is_sweep(history, cli->words[0], &is_sweep, err);
-    *kind = &kinds[is_sweep ? KIND_SWEEP : KIND_RUN];
-    return rc || is_sweep ? rc : find_only_run(cli, history, run, err);
+    *kind = &kinds[KIND_SWEEP];
+    if (rc == 0 && !is_sweep)
+        rc = find_only_run(cli, history, run, err);
+    return rc || is_sweep ? rc : find_kind_of_run(history, run, kind, err);
 }
 
 /* Fills the page up to its end, which is left to the caller. */
@@ -284,9 +299,13 @@ static int make_site_page(void *context, const struct site_page *about, struct b
     struct page page;
     const char *words[] = {about->name};
     int rc = 0;
+    const struct page_kind *kind = &kinds[KIND_SWEEP];
+    if (about->kind == SITE_RUN)
+        rc = find_kind_of_run(self->history, about->name, &kind, err);
+    if (rc)
+        return rc;
     if (about->kind == SITE_RUN || about->kind == SITE_SWEEP)
-        rc = fill_page(self->cli, self->history, &kinds[about->kind == SITE_RUN ? KIND_RUN : KIND_SWEEP], words, 1,
-                       &page, err);
+        rc = fill_page(self->cli, self->history, kind, words, 1, &page, err);
     else
         page_init(&page, about->kind == SITE_LINE ? "line" : "site", NULL);
     if (about->kind == SITE_LINE)

@@ -59,12 +59,14 @@ def home(tmp_path_factory):
                   f'fingerprint={{"kernel": {{"release": "{kernel}"}}, "cpu": {{"count": 8}}}}')
         home.make(f"other-{night:02}", night + 0.1, 3 * math.exp(noise.gauss(0, 0.03)) * (0.85 if night >= 12 else 1), "model=gpt2", "store=/scratch/b")
     home.make("late", 29.2, 1, "outcome=timeout", f"label.story={HOSTILE}")
+    home.make("waiting", 29.3, 1, "outcome=none")
+    home.make("lost", 29.3, 1, "outcome=lost", "records=false")
     for number, depth in enumerate((2, 4, 2, 4)):
         run = f"s1.{number:02}"
         home.make(run, 28 + 0.01 * number, 5 + depth, f"io.depth={depth}", f"name={HOSTILE}")
         (home.folder / "runs" / run / "planned.json").write_text(json.dumps(
             {"version": 1, "run": run, "sweep": "s1", "block": 1 + number // 2, "combination": number % 2, "planned_ns": 1700000000 * 10**9}))
-    home.call("collect")
+    home.call("collect", "--silence", "1h")
     home.made = home.build()
     return home
 
@@ -108,6 +110,13 @@ def test_pages_work_from_a_folder_and_all_their_links_lead_to_pages(home, browse
             if path not in seen and path not in wanted:
                 wanted.append(path)
     assert {path.parent.name for path in seen} == {"site", "line", "sweep", "run"}
+
+
+@pytest.mark.parametrize("run, said", [("late", "timeout"), ("lost", "lost"), ("waiting", "planned")])
+def test_runs_without_figures_have_pages_too(home, browser, run, said):
+    browser.open(home.site / f"run/{run}.html", width=1400)
+    assert browser.said == []
+    assert said in browser.evaluate("document.getElementById('heading').textContent")
 
 
 def test_the_start_page_says_what_changed_in_the_last_week(home, browser):
