@@ -5,7 +5,6 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -142,74 +141,6 @@ static void times_fit_together(void **unused)
         const struct status_page *page = world.ranks[i].page;
         assert_true(page->behind_op == OP_NONE && page->behind_bytes_done >= page->behind_bytes_total);
     }
-    world_close(&world);
-}
-
-/* The host's device with one copying thread, which counts what it copies and its page faults. */
-struct counting_device {
-    struct device base;
-    struct device *host;
-    struct device_ops ops;
-    uint64_t batches, bytes, faults;
-};
-static struct counting_device *counting;
-
-static int copy_and_count(struct device *device, enum device_direction direction, const struct device_copy *copies,
-                          size_t count, struct cb_err *err)
-{
-    struct counting_device *self = (struct counting_device *)device;
-    struct rusage before, after;
-    for (size_t i = 0; i < count; i++)
-        self->bytes += copies[i].row_bytes * copies[i].rows;
-    self->batches++;
-    getrusage(RUSAGE_THREAD, &before);
-    int rc = self->host->ops->copy(self->host, direction, copies, count, err);
-    getrusage(RUSAGE_THREAD, &after);
-    self->faults += (uint64_t)(after.ru_minflt - before.ru_minflt);
-    return rc;
-}
-
-static void close_counting(struct device *device)
-{
-    struct counting_device *self = (struct counting_device *)device;
-    device_close(self->host);
-    free(self);
-}
-
-static struct device *make_counting(uint32_t rank)
-{
-    (void)rank;
-    struct counting_device *self = calloc(1, sizeof *self);
-    if (!self || device_host_open(1, &self->host, NULL)) {
-        free(self);
-        return NULL;
-    }
-    self->ops = *self->host->ops;
-    self->ops.copy = copy_and_count;
-    self->ops.close = close_counting;
-    self->base.ops = &self->ops;
-    counting = self;
-    return &self->base;
-}
-
-/* What makes a stall longer than a memcpy: other copies, more calls, and pages that are touched first. io_uring would
- * touch staging memory when it registers it. */
-static void a_stall_copies_each_byte_once_into_pages_that_are_there(void **unused)
-{
-    (void)unused;
-    struct world world;
-    clear();
-    world_open_with(&world, "model=gpt2-tiny save.async=true io.fsync=false io.engine=psync", folder, 1, make_counting);
-    for (uint64_t i = 1; i <= 3; i++) {
-        char path[32];
-        snprintf(path, sizeof path, "a/%llu", (unsigned long long)i);
-        world_pass(&world, OP_SAVE, path);
-        wait_for_all(&world);
-        assert_int_equal(counting->batches, i);
-        assert_int_equal(counting->bytes, i * (uint64_t)world.ranks[0].saves[i - 1].values[METRIC_BYTES_NEEDED]);
-    }
-    assert_true(counting->bytes > 3 * 1024 * 4096);
-    assert_true(counting->faults < 1000); /* the target has about 3000 pages of 4 KiB */
     world_close(&world);
 }
 
@@ -466,7 +397,6 @@ int main(void)
         cmocka_unit_test(a_device_that_copies_late_and_out_of_order_is_waited_for),
         cmocka_unit_test(a_folder_that_is_used_again_holds_the_last_one),
         cmocka_unit_test(times_fit_together),
-        cmocka_unit_test(a_stall_copies_each_byte_once_into_pages_that_are_there),
         cmocka_unit_test(a_load_goes_on_beside_a_save),
         cmocka_unit_test(a_load_goes_on_between_two_saves_that_are_under_way),
         cmocka_unit_test(as_many_saves_as_wanted_are_under_way),
