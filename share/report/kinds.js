@@ -119,7 +119,7 @@ function answerOfComparison(other, base) {
     if (same.length) sentences.push(says(`${against} is the same: ${list(same)}.`));
     if (open.length) {
         const more = Math.max(...open.map(([, metric]) => metric.more_runs || 0));
-        sentences.push(says(`Whether ${against} differs cannot be told of ${list(open)}${more ? `: about ${plural(more, "more run")} a side would tell` : ""}.`));
+        sentences.push(says(`${against}: these runs do not tell whether anything changed in ${list(open)}${more ? `; about ${plural(more, "more run")} a side would` : ""}.`));
     }
     const [differs, confounded] = [other.differs, other.confounded].map((keys) => Object.entries(keys).map(([key, { base: from, other: to }]) => `${key} ${from} to ${to}`).join(", "));
     if (differs) sentences.push(says(`What differs: ${differs}.`));
