@@ -144,16 +144,16 @@ static const char *format_store(const struct mode *mode, const char *faults, cha
     return store;
 }
 
-static void format_words(const struct mode *mode, const char *store, char words[700])
+static void format_words(const struct mode *mode, const char *store, char words[500])
 {
-    snprintf(words, 700, "io.engine=psync model=%s/model.yaml state=weights io.direct=false store=%s suffix=s %s",
+    snprintf(words, 500, "io.engine=psync model=%s/model.yaml state=weights io.direct=false store=%s suffix=s %s",
              folder, store, mode->words);
 }
 
 /* In a process of its own: saves until the power is cut, or to the end. */
 static void run_saves(const struct mode *mode, uint64_t at, unsigned seed, unsigned first)
 {
-    char store[300], faults[100], words[700];
+    char store[300], faults[100], words[500];
     struct cb_err err = {0};
     const struct lease_owner owner = {.run = RUN, .run_folder = "", .attempt = 1, .one_machine = true};
     struct folder place = {0};
@@ -269,7 +269,7 @@ static bool is_of_save(const struct world *world, unsigned save)
 /* The number of the save that a checkpoint is of; fails if there is none. */
 static unsigned whole_save(const struct mode *mode, const char *checkpoint, unsigned newest)
 {
-    char store[300], words[700];
+    char store[300], words[500];
     struct world world;
     format_store(mode, "", store);
     format_words(mode, store, words);
