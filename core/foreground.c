@@ -39,6 +39,7 @@ int foreground_run(const char *const *argv, const char *const *environment, bool
     only_sender = from_parent ? getppid() : 0;
     sigfillset(&all);
     sigemptyset(&action.sa_mask);
+    signal(SIGCHLD, SIG_DFL);                /* one that we inherited as ignored would lose the status */
     sigprocmask(SIG_SETMASK, &all, &before); /* a signal in between waits until there is somebody to pass it to */
     for (size_t i = 0; i < sizeof passed_on / sizeof *passed_on; i++)
         sigaction(passed_on[i], &action, NULL);

@@ -288,11 +288,3 @@ int scaling_fit(const struct scaling_point *points, size_t count, struct scaling
     free(sorted);
     return rc;
 }
-
-double scaling_seconds(const struct scaling_fit *fit, double n, double bytes)
-{
-    const double coefficients[SCALING_TERMS] = {fit->terms[SCALING_FIXED].value, 1 / fit->terms[SCALING_UNIT].value,
-                                                1 / fit->terms[SCALING_SHARED].value, fit->terms[SCALING_LOG].value};
-    const struct scaling_point point = {.n = n, .bytes = bytes, .seconds = 1};
-    return model(coefficients, &point);
-}

@@ -40,7 +40,4 @@ struct scaling_fit {
 int scaling_fit(const struct scaling_point *points, size_t count, struct scaling_fit *fit,
                 struct cb_err *err) CB_MUST_CHECK;
 
-/* The model's time. */
-double scaling_seconds(const struct scaling_fit *fit, double n, double bytes);
-
 #endif

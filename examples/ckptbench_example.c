@@ -127,8 +127,10 @@ static int run_rank(int saves, const char *path, uint32_t rank, uint32_t ranks, 
         code = ckptbench_listen("localhost", &options.listener, meeting, &error);
     for (uint32_t i = 1; rank == 0 && i < ranks && !code; i++) /* a copy for each of the others */
         code = write(pipes[1], meeting, sizeof meeting) == sizeof meeting ? 0 : CKPTBENCH_SYSTEM;
-    if (rank > 0)
+    if (rank > 0) {
+        close(pipes[1]); /* so that the read ends if rank 0 fails */
         code = read(pipes[0], meeting, sizeof meeting) == sizeof meeting ? 0 : CKPTBENCH_SYSTEM;
+    }
     options.meeting = meeting;
     if (!code)
         code = ckptbench_open(&options, &handle, &error);

@@ -106,8 +106,8 @@ struct ckptbench_open_options {
     ckptbench_listener *listener;
     const char *meeting;
     /* "key=value", as ckptbench's own options (`ckptbench options`): format=dcp, checksum, copies, folder=overwrite (a
-     * save replaces a checkpoint that is there), timeout.op, timeout.lease, and every io.*, save.*, load.* and s3.*,
-     * except save.async and save.inflight, which the calls decide. Other keys are an error. */
+     * save replaces a checkpoint that is there), timeout.op, timeout.lease, every io.* and s3.*, save.dedup,
+     * save.plan_cache, save.staging_bytes, load.exchange, load.gap and load.waste. Other keys are an error. */
     const char *const *words;
     size_t word_count;
     /* Not 0: where ranks have different values under one name, the lowest rank's is stored, as PyTorch does, instead

@@ -69,10 +69,11 @@ static int refuse_folder_of_run(struct store *store, const char *name, struct cb
     char own[PATH_MAX];
     buf_init(&text, CLAIM_TEXT_BYTES - 1);
     int rc = store_read_small(store, CLAIM_NAME, &text, err);
-    if (rc == CB_ERR_NOT_FOUND)
+    if (rc == CB_ERR_NOT_FOUND) {
         rc = claim_name(name, own, err);
-    if (!rc && text.len == 0)
-        rc = store_read_small(store, own, &text, err);
+        if (!rc)
+            rc = store_read_small(store, own, &text, err);
+    }
     if (!rc) {
         claim_parse(text.data, &owner);
         rc = cb_fail(err, CB_ERR_EXISTS, "%.300s lies in the folder of run %.128s: choose another path", name,

@@ -148,12 +148,16 @@ static int exchange(struct tables *self, struct comm *comm, const struct ckptben
         rc = agree_number(comm, rc, each, request->deadline_ns, &agreement, err);
         each = agreement.max;
     }
-    if (!rc && each > mine.len)
-        memset(buf_extend(&mine, each - mine.len), 0, each - mine.len);
+    uint64_t more = !rc && each > mine.len ? each - mine.len : 0;
+    char *padding = buf_extend(&mine, more);
+    if (padding)
+        memset(padding, 0, more);
+    if (!rc && alone && !padding)
+        rc = alloc_fail(err, "for the table of this rank");
     if (!rc && !alone) {
         all = malloc(each * comm_size(comm));
-        rc = agree(comm, all ? 0 : alloc_fail(err, "for the tables of %u ranks", comm_size(comm)), request->deadline_ns,
-                   err);
+        rc = agree(comm, all && padding ? 0 : alloc_fail(err, "for the tables of %u ranks", comm_size(comm)),
+                   request->deadline_ns, err);
         if (!rc)
             rc = gather(comm, &mine, each, all, request->deadline_ns, err);
     }

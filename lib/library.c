@@ -90,14 +90,16 @@ static void fill_result(struct ckptbench_result *result, const struct sample *sa
     const double *values = sample->values;
     if (!result)
         return;
+    /* The times of a save that the caller waits for leave out the removal of what was there. */
+    double removal_s = isnan(values[METRIC_PERSIST_S]) ? known(values[METRIC_DELETE_S]) : 0;
     *result = (struct ckptbench_result){
         .struct_bytes = sizeof *result,
-        .total_s = before_s + known(values[METRIC_OP_S]),
-        .stall_s = before_s + known(values[sample->op == OP_SAVE ? METRIC_STALL_S : METRIC_OP_S]),
+        .total_s = before_s + removal_s + known(values[METRIC_OP_S]),
+        .stall_s = before_s + removal_s + known(values[sample->op == OP_SAVE ? METRIC_STALL_S : METRIC_OP_S]),
         .plan_s = before_s + known(values[METRIC_PLAN_S]),
         .transfer_s = known(values[METRIC_IO_S]) + known(values[METRIC_FSYNC_S]),
         .wait_s = known(values[METRIC_WAIT_S]),
-        .durable_s = before_s + values[METRIC_DURABLE_S],
+        .durable_s = before_s + removal_s + values[METRIC_DURABLE_S],
         .bytes = (uint64_t)known(values[METRIC_BYTES_NEEDED]),
         .moved_bytes = (uint64_t)known(values[METRIC_BYTES_MOVED]),
         .plan_is_kept = plan_is_kept && values[METRIC_PLAN_CACHE_HIT] > 0,
@@ -254,6 +256,23 @@ static struct place_setup place_setup_of(ckptbench *self, bool async)
     };
 }
 
+static int check_deadline(const void *context, struct cb_err *err)
+{
+    const uint64_t *deadline_ns = context;
+    return clock_monotonic_ns() > *deadline_ns ? cb_fail(err, CB_ERR_TIMEOUT, "another rank did not come in time") : 0;
+}
+
+/* Collective. A twin has no deadline of its own, and inherits how its parent is watched. */
+static int make_twin(ckptbench *self, uint64_t deadline_ns, struct cb_err *err)
+{
+    comm_watch(self->comm, check_deadline, &deadline_ns);
+    int rc = comm_twin(self->comm, &self->async_comm, err);
+    comm_watch(self->comm, NULL, NULL);
+    if (!rc)
+        comm_watch(self->async_comm, NULL, NULL);
+    return rc;
+}
+
 /* Collective: all ranks have the same places open. */
 static int find_place(ckptbench *self, const char *path, bool writes, bool async, struct place **place,
                       struct place_name *name, struct cb_err *err)
@@ -266,13 +285,17 @@ static int find_place(ckptbench *self, const char *path, bool writes, bool async
         return 0;
     }
     if (async && !self->async_comm)
-        rc = comm_twin(self->comm, &self->async_comm, err);
+        rc = make_twin(self, deadline_of(self), err);
     if (rc)
         return rc;
     struct place **slot = writes ? &self->saves : &self->loads;
-    if (!place_close(*slot))
-        return cb_fail(err, CB_ERR_SYSTEM, "a save to another place hangs in the store");
-    *slot = NULL;
+    bool closed = place_close(*slot);
+    if (closed)
+        *slot = NULL;
+    rc = agree(self->comm, closed ? 0 : cb_fail(err, CB_ERR_SYSTEM, "a save to another place hangs in the store"),
+               deadline_of(self), err);
+    if (rc)
+        return rc;
     struct place_setup setup = place_setup_of(self, writes && self->async_comm);
     rc = place_open(&setup, name, writes, slot, err);
     *place = *slot;

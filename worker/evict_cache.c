@@ -28,14 +28,27 @@ static int make_buffer(const struct run *run, void **buffer, struct cb_err *err)
     return 0;
 }
 
+void evict_cache_abandon(struct run *run)
+{
+    char scratch[FOLDER_NAME_BYTES];
+    bool has_files = run->has_evict_files;
+    run->has_evict_files = false;
+    if (!has_files || comm_rank(run->comm) != 0)
+        return;
+    folder_scratch_name(&run->folder, scratch);
+    (void)!folder_remove(&run->folder, scratch, NULL);
+}
+
 static int write_files(struct run *run, struct raw *raw, const char *folder, struct cb_err *err)
 {
     struct sample unmeasured = {.op = OP_BASELINE_WRITE, .flags = SAMPLE_WARMUP};
     char text[64], bytes[32];
     int rc = raw_write(raw, folder, &unmeasured, run_deadline(run), err);
-    if (rc)
-        return rc;
     run->has_evict_files = true;
+    if (rc) { /* a later try begins anew, without these files in its way */
+        evict_cache_abandon(run);
+        return rc;
+    }
     snprintf(text, sizeof text, "%s of other files read before each load",
              units_format_bytes((double)raw->bytes * comm_size(run->comm), bytes));
     status_page_add_fact(run->page, "load.evict", text);
@@ -58,6 +71,7 @@ int evict_cache_pass(struct run *run, struct cb_err *err)
     }
     raw_init(&raw, run->experiment, run->comm, run->page, run->store, buffer, BUFFER_BYTES,
              (wanted_bytes(run) + comm_size(run->comm) - 1) / comm_size(run->comm));
+    raw.unseen = true;
     folder_scratch_name(&run->folder, scratch);
     snprintf(folder, sizeof folder, "%s/evict", scratch);
     if (!run->has_evict_files)

@@ -9,5 +9,7 @@
 int evict_cache_pass(struct run *run, struct cb_err *err) CB_MUST_CHECK;
 /* Removes the files after the last load. Collective. */
 int evict_cache_finish(struct run *run, struct cb_err *err) CB_MUST_CHECK;
+/* For a run or an iteration that failed: rank 0 removes the files if it can. Not collective. */
+void evict_cache_abandon(struct run *run);
 
 #endif

@@ -142,8 +142,9 @@ static int reap(struct transfer *self, struct cb_err *err)
         self->in_flight--;
         self->done_bytes += completions[i].bytes;
         self->errors += completions[i].code != 0;
-        store_metrics_record(self->raw->page, self->op, self->warmup || completions[i].user == UINT64_MAX,
-                             self->iteration, &completions[i]);
+        if (!self->raw->unseen)
+            store_metrics_record(self->raw->page, self->op, self->warmup || completions[i].user == UINT64_MAX,
+                                 self->iteration, &completions[i]);
         if (completions[i].code && !rc)
             rc = fail_completion(self, &completions[i], err);
     }

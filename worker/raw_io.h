@@ -5,6 +5,7 @@
 #ifndef WORKER_RAW_IO_H
 #define WORKER_RAW_IO_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "comm/comm.h"
@@ -22,6 +23,7 @@ struct raw {
     uint64_t bytes; /* of a rank's file; a multiple of the store's alignment */
     uint64_t block; /* bytes of a request */
     uint32_t depth, shift;
+    bool unseen; /* its requests are in no figure; raw_init sets false */
 };
 
 /* `bytes` of each rank are rounded up to the store's alignment. */

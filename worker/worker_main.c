@@ -20,6 +20,7 @@
 #include "run/workload_kind.h"
 #include "suite/suite.h"
 #include "train/train.h"
+#include "worker/evict_cache.h"
 #include "worker/run.h"
 #include "worker/verify_stored.h"
 
@@ -194,8 +195,11 @@ static int run_checkpoints(const struct arguments *arguments, struct comm *comm,
         rc = run_execute(&run, err);
     }
     run_add_facts(&run);
-    if (run_stop(&run))
-        run_release(&run); /* if not, requests of a store that hangs may still use the memory */
+    if (run_stop(&run)) { /* if not, requests of a store that hangs may still use the memory */
+        if (rc && rc != CB_ERR_TIMEOUT)
+            evict_cache_abandon(&run);
+        run_release(&run);
+    }
     return rc;
 }
 

@@ -358,14 +358,15 @@ static void describe(const struct reading *self, struct status_page *page)
     char bytes[32], time[32];
     char text[640];
     size_t unseen = 0;
-    if (self->processes == 0) {
+    if (self->processes == 0 && self->count == 0 && !*self->broken) {
         add_numbered(page, "watch.unseen", 1, "no Python process that imported torch (python -I and -E load no hooks)");
         return;
     }
     snprintf(text, sizeof text, " (%u asynchronous)", self->asynchronous);
     add_fact(page, "watch.seen", "%u rank%s of torch %s: %u save%s%s, %u load%s", self->world,
-             units_plural(self->world), self->torch, counted[OP_SAVE], units_plural(counted[OP_SAVE]),
-             self->asynchronous ? text : "", counted[OP_LOAD], units_plural(counted[OP_LOAD]));
+             units_plural(self->world), *self->torch ? self->torch : "?", counted[OP_SAVE],
+             units_plural(counted[OP_SAVE]), self->asynchronous ? text : "", counted[OP_LOAD],
+             units_plural(counted[OP_LOAD]));
     if (self->left_out)
         add_fact(page, "watch.left_out", "%u file%s saved or loaded in one piece: %s in %s", self->left_out,
                  units_plural(self->left_out), units_format_bytes(self->left_out_bytes, bytes),
@@ -409,7 +410,8 @@ int watch_lines_read(struct attempt *attempt, const char *folder, struct cb_err 
         number_iterations(&reading);
         attempt->ranks = reading.world;
         uint32_t samples = reading.counted[OP_SAVE] + reading.counted[OP_LOAD];
-        rc = pages_create(&attempt->pages, attempt->run, attempt->number, reading.world, samples ? samples : 1, err);
+        /* in memory of our own: no rank maps them, and /dev/shm may be small */
+        rc = pages_create_head(&attempt->pages, "", -1, 1, reading.world, samples ? samples : 1, err);
     }
     if (!rc)
         fill_pages(&reading, &attempt->pages);

@@ -390,6 +390,9 @@ int site_pages_make(struct site_pages *self, const char *folder, site_page_fn ma
             rc = path_make_folders(path, 0755, err);
     }
     const struct json_value *signatures = json_get(root, "pages");
+    const struct site_pages none = {0};
+    if (rc == 0 && !root) /* so that a call after one that failed finds a site */
+        rc = write_index(&none, folder, err);
     if (rc == 0)
         rc = make_pages(self, folder, signatures, make, context, counts, err);
     if (rc == 0)

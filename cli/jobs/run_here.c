@@ -31,7 +31,8 @@
 #define STANDSTILL_LIMIT_NS (15 * NS_PER_S)
 #define VERSION_NS (10 * NS_PER_S)
 #define BAR_CELLS 20
-#define LINE_START "\r\033[K" /* clears the progress line */
+#define COMMAND_NOT_STARTED 127 /* as a shell reports it */
+#define LINE_START "\r\033[K"   /* clears the progress line */
 
 /* Written by the signal handler: number of stop requests, and the last signal. */
 static volatile sig_atomic_t stop_count;
@@ -297,9 +298,9 @@ static int run_in_foreground(const struct launch *launch, const char *program, u
     memcpy(argv + 3, launch->command, words * sizeof *argv);
     int rc = foreground_run(argv, NULL, false, &status, &why);
     free(argv);
+    *launch->exit_code = rc ? COMMAND_NOT_STARTED : foreground_exit_code(status);
     if (rc)
         return fail_start(launch, attempts_before, &why, err);
-    *launch->exit_code = foreground_exit_code(status);
     const struct child agent = {.exited = true, .status = status};
     snprintf(reason, sizeof reason, "the agent ended (%s) and left the attempt unsealed", child_describe(&agent, how));
     return take_attempt(launch, attempts_before, reason, err);

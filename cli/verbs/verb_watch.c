@@ -38,6 +38,7 @@ static int run_watch(struct cli *cli, struct cb_err *err)
     struct history *history = NULL;
     struct run_info *info = NULL;
     char agent[PATH_MAX];
+    int command_code = -1;
     const char *const setting = "workload=watch";
     if (cli->word_count == 0)
         return cb_fail(err, CB_ERR_USAGE, "watch needs a command: ckptbench watch [key=value…] -- torchrun …");
@@ -58,7 +59,7 @@ static int run_watch(struct cli *cli, struct cb_err *err)
                                       .folder = plan.members[0].folder,
                                       .history = history,
                                       .command = cli->words,
-                                      .exit_code = &cli->exit_code};
+                                      .exit_code = &command_code};
         rc = launch_run(&launch, err);
     }
     if (rc == 0)
@@ -69,7 +70,12 @@ static int run_watch(struct cli *cli, struct cb_err *err)
         run_info_free(info);
     history_close(history);
     run_plan_release(&plan);
-    return rc;
+    if (command_code < 0)
+        return rc;
+    if (rc) /* the command has ended: its exit code is the answer, whatever became of the record */
+        log_error("%s", err->message);
+    cli->exit_code = command_code;
+    return 0;
 }
 
 static const struct verb_flag watch_flags[] = {

@@ -219,7 +219,7 @@ class AsyncSave:
     """A save that continues in a thread of the library."""
 
     def __init__(self, pointer):
-        self.pointer = pointer
+        self.pointer, self.process = pointer, os.getpid()
 
     def wait(self, seconds):
         """The result; None if it has not ended after `seconds`; raises how it failed."""
@@ -233,7 +233,7 @@ class AsyncSave:
         return _read_result(result)
 
     def __del__(self):
-        if self.pointer:
+        if self.pointer and self.process == os.getpid():  # in a forked child its lock may be held for ever
             _library.ckptbench_async_free(self.pointer)
 
 

@@ -16,6 +16,9 @@ from . import _library
 _handles = {}  # (name of the group, words) -> (group, handle)
 _opened = {}   # name of a group -> how many handles have been opened for it
 _process = None  # the one whose end waits for saves
+# What a forked child inherits is without the library's threads: it opens handles of its own.
+os.register_at_fork(after_in_child=_handles.clear)
+os.register_at_fork(after_in_child=_opened.clear)
 
 
 def words_of(options):
@@ -41,9 +44,12 @@ def _reachable_host():
         family, kind, _, _, address = socket.getaddrinfo(master, 1, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
             probe.connect(address)
-            return probe.getsockname()[0]
+            found = probe.getsockname()[0]
     except OSError:
         return "127.0.0.1"
+    # A machine may know its own name as a loopback address; other machines know where that name is.
+    is_loopback = found.startswith("127.") or found == "::1"
+    return master if is_loopback and master != "localhost" else found
 
 
 def _open(group, name, words):

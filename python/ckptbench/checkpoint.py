@@ -6,6 +6,7 @@
 
 save and load are collective: all ranks of the process group call them, in the same order. Options of the engine are
 keywords: io_direct=True is io.direct=true, timeout_op="10m" is timeout.op=10m."""
+import os
 import time
 
 import torch
@@ -16,7 +17,6 @@ from torch.distributed.checkpoint.stateful import Stateful
 from . import _library, _state, _world
 from ._library import Error
 from ._storage import Reader, Writer
-from ._world import close
 
 __all__ = ["Error", "Reader", "Save", "Writer", "close", "load", "save"]
 
@@ -67,6 +67,20 @@ class Save:
 
 
 _last = {}  # name of a group -> (handle, Save): its last asynchronous save
+os.register_at_fork(after_in_child=_last.clear)
+
+
+def close():
+    """Waits for all saves that are in progress and closes all connections. Raises the failure of the first that failed,
+    unless result() or another call has raised it.
+
+    The next save or load opens new ones."""
+    saves = [last for _, last in _last.values()]
+    _last.clear()
+    _world.close()
+    for last in saves:
+        if last._failure and not last._is_told:
+            last._outcome()
 
 
 def _settle(handle):

@@ -146,7 +146,7 @@ static int join_mount(const struct experiment *experiment, const char *path, con
     uint64_t length;
     struct store *store;
     struct buf found;
-    bool guarded;
+    bool guarded, came_second = false;
     int rc = open_plain(experiment, path, &store, err);
     if (rc)
         return rc;
@@ -158,11 +158,13 @@ static int join_mount(const struct experiment *experiment, const char *path, con
     else if (rc == CB_ERR_NOT_FOUND && store_stat(store, FOLDER_MARKER, &length, NULL) == 0)
         rc = cb_fail(err, CB_ERR_EXISTS,
                      "%s is a store of its own, whose runs may use the same folders: use an empty folder there", path);
-    else if (rc == CB_ERR_NOT_FOUND)
+    else if (rc == CB_ERR_NOT_FOUND) {
         rc = marks ? store_swap(store, FOLDER_PART, NULL, part, &guarded, err) : 0;
+        came_second = rc == CB_ERR_EXISTS; /* another run that starts now has created it */
+    }
     buf_release(&found);
     store_free(store);
-    return rc;
+    return came_second ? join_mount(experiment, path, part, false, err) : rc;
 }
 
 /* Without `marks` only checks, so that a store that is refused leaves no mark. */
@@ -226,10 +228,10 @@ int folder_prepare(struct folder *self, const struct experiment *experiment, con
     if (rc)
         return rc;
     rc = refuse_part(store, path, err);
-    if (!rc && uri.kind->is_mounts)
-        rc = join_mounts(experiment, &uri, true, err);
     if (!rc)
         rc = mark_store(store, err);
+    if (!rc && uri.kind->is_mounts) /* the mark shows a mount that is the first folder by another name */
+        rc = join_mounts(experiment, &uri, true, err);
     if (rc)
         rc = rc == CB_ERR_EXISTS ? rc : cb_context(err, "store %s cannot be written to", path);
     if (!rc)

@@ -476,10 +476,11 @@ static int posix_swap(struct backend *backend, const char *name, const char *bef
 static int posix_sync_folder(struct backend *backend, const char *folder, struct cb_err *err)
 {
     const struct posix_store *self = posix_of(backend);
+    uint32_t missing = 0;
     int rc = 0;
     for (uint32_t i = 0; i < self->root_count && !rc; i++) {
         rc = posix_names_sync_folder(&self->roots[i], folder, err);
-        if (rc == CB_ERR_NOT_FOUND && self->root_count > 1)
+        if (rc == CB_ERR_NOT_FOUND && ++missing < self->root_count)
             rc = 0; /* this mount has none of its files */
     }
     return rc;

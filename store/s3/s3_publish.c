@@ -73,8 +73,8 @@ static int send_part(struct publication *self, struct cb_err *err)
     if (!self->object)
         rc = s3_object_create(self->name, self->part_bytes * S3_MAX_PARTS, self->part_bytes, &self->object, err);
     if (!rc && self->sent + self->filled > self->object->base.length)
-        rc = cb_fail(err, CB_ERR_USAGE, "%s is longer than %" PRIu64 " bytes: s3.part must be longer", self->name,
-                     self->object->base.length);
+        rc = cb_fail(err, CB_ERR_USAGE, "%s is longer than %" PRIu64 " bytes: s3.part_size must be longer, up to 32MiB",
+                     self->name, self->object->base.length);
     struct iovec segment = {.iov_base = self->memory[self->current], .iov_len = self->filled};
     if (!rc)
         rc = submit(self, STORE_WRITE, self->current, &segment, err);

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -13,7 +14,7 @@ import torch.distributed.checkpoint as dcp
 
 FOLDER = sys.argv[1]
 RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-group_is_gone = threading.Event()
+is_writing, group_is_gone = threading.Event(), threading.Event()
 
 
 def make_state():
@@ -51,10 +52,12 @@ def process(name):
 def forget(name):
     """Ends without waiting for the save, which writes only after the process group is gone."""
     dcp.async_save(state, storage_writer=LateWriter(f"{FOLDER}/{name}"))
+    assert is_writing.wait(120)  # not while ranks plan together
 
 
 class LateWriter(dcp.FileSystemWriter):
     def write_data(self, plan, planner):
+        is_writing.set()
         group_is_gone.wait()
         return super().write_data(plan, planner)
 
@@ -65,8 +68,10 @@ def differ(name):
 
 def whole(name):
     if RANK == 0:
-        torch.save(torch.ones(1000), f"{FOLDER}/{name}")
-        assert torch.load(f"{FOLDER}/{name}").sum() == 1000
+        path = Path(FOLDER, name)
+        path.parent.mkdir(exist_ok=True)
+        torch.save(torch.ones(1000), path)
+        assert torch.load(str(path)).sum() == 1000
 
 
 def steps(count):

@@ -146,6 +146,16 @@ static void messages_are_said_once_and_steps_are_the_mean_of_the_ranks(void **un
     end(&attempt);
 }
 
+static void a_hook_that_fails_before_all_others_is_named(void **unused)
+{
+    (void)unused;
+    write_lines("a", "{\"rank\": 0, \"world\": 1, \"op\": \"broken\", \"text\": \"start: why\"}\n");
+    struct attempt attempt = read_lines();
+    assert_true(has_fact(&attempt, "watch.unseen.1=what came after a hook had failed: start: why"));
+    assert_false(has_fact(&attempt, "no Python process"));
+    end(&attempt);
+}
+
 static void without_lines_nothing_was_seen(void **unused)
 {
     (void)unused;
@@ -164,6 +174,7 @@ int main(void)
         cmocka_unit_test(files_in_one_piece_count_only_where_nothing_else_was_saved),
         cmocka_unit_test(what_is_no_line_is_counted_and_harms_nothing),
         cmocka_unit_test(messages_are_said_once_and_steps_are_the_mean_of_the_ranks),
+        cmocka_unit_test(a_hook_that_fails_before_all_others_is_named),
         cmocka_unit_test(without_lines_nothing_was_seen),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -153,8 +153,8 @@ def _digest(value, torch):
     if isinstance(value, torch.Tensor):
         if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.device.type != "cpu":
             return None
-        if value.layout is not torch.strided or not value.is_contiguous():
-            return None
+        if value.layout is not torch.strided or not value.is_contiguous() or value.untyped_storage().nbytes() == 0:
+            return None  # the last: memory that was freed, as FSDP does
         count = min(value.numel() * value.element_size(), VALUE_BYTES)
         return zlib.crc32(ctypes.string_at(value.data_ptr(), count)) if count else 0
     if isinstance(value, (bool, int, float, str, bytes, type(None))):

@@ -39,9 +39,11 @@ def install():
         try:
             if watch.broken is None and not keywords.get("shell") and len(rest) < 6:  # of which the sixth would be shell
                 program = executable or (args if isinstance(args, (str, bytes, os.PathLike)) else args[0])
-                variables = keywords.get("env") or os.environ
+                variables = os.environ if keywords.get("env") is None else keywords["env"]  # {} is an environment
                 if not may_start_python(os.fsdecode(program), variables.get("PATH")):
                     keywords["env"] = without_ours(variables)
+        except (OSError, TypeError, LookupError):
+            pass  # a program that cannot be read, or words that cannot be indexed: it gets our variables
         except Exception as failure:
             watch.fail("Popen", failure)
         original(self, args, bufsize, executable, *rest, **keywords)

@@ -13,8 +13,8 @@ def _hook(owner, name, op, position):
         if current() is not None:
             return None  # an item of a checkpoint that is recorded already
         place = args[position] if len(args) > position else kwargs.get("f", kwargs.get("filename"))
-        if hasattr(place, "name"):
-            place = place.name
+        if not isinstance(place, (str, os.PathLike)):  # a Path has a name, too: its last part
+            place = getattr(place, "name", None)
         if not isinstance(place, (str, os.PathLike)):
             return None  # to memory
         operation = Operation(op, f"{owner.__name__}.{name}", os.path.dirname(os.path.abspath(place)), "io")

@@ -32,7 +32,7 @@ def set_current(operation):
 class Operation:
     def __init__(self, op, api, path, state="other"):
         self.op, self.api, self.path = op, api, path
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a signal handler that saves may interrupt its own thread here
         self.owner = threading.get_ident()
         self.start_ns = self.last_ns = now_ns()
         self.start_wall_ns = time.time_ns()
@@ -160,7 +160,7 @@ class Watch:
 
     def __init__(self):
         self.folder = os.environ.get("CKPTBENCH_WATCH", "")
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.fd = self.pid = None
         self.broken = None  # the first error of a hook: after it nothing is recorded any more
         rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
@@ -203,7 +203,7 @@ class Watch:
 
 
 watch = Watch()
-os.register_at_fork(after_in_child=lambda: setattr(watch, "lock", threading.Lock()))
+os.register_at_fork(after_in_child=lambda: setattr(watch, "lock", threading.RLock()))
 
 
 def last_part(pid):
