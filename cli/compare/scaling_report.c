@@ -85,7 +85,7 @@ static int scaling_compute(struct scaling *self, const struct sides *sides, enum
     for (size_t i = 0; i < sides->count; i++)
         runs += sides->items[i].compared.count;
     self->points = calloc(runs + 1, sizeof *self->points);
-    self->sizes = calloc(sides->count, sizeof *self->sizes);
+    self->sizes = calloc(sides->count + 1, sizeof *self->sizes);
     if (!rc && (!self->points || !self->sizes))
         rc = alloc_fail(err, "to compare runs");
     for (size_t i = 0; i < sides->count && !rc; i++)
@@ -98,7 +98,9 @@ static int scaling_compute(struct scaling *self, const struct sides *sides, enum
             self->sizes[i].bytes_per_s / self->sizes[i].n / (smallest->bytes_per_s / smallest->n);
     if (rc)
         return rc;
-    rc = scaling_fit(self->points, self->point_count, &self->fit, &why);
+    struct scaling_fit fit = {0};
+    rc = scaling_fit(self->points, self->point_count, &fit, &why);
+    self->fit = fit;
     if (rc && rc != CB_ERR_UNSUPPORTED)
         return cb_fail(err, rc, "%s", why.message);
     snprintf(self->refused, sizeof self->refused, "%s", rc ? why.message : "");
