@@ -224,8 +224,9 @@ static int save_step(struct run *self, uint32_t iteration, struct cb_err *err)
 {
     char next[FOLDER_NAME_BYTES];
     int rc = 0;
-    if (self->target->borrowed && iteration > 0 && self->loads)
+    if ((self->target->borrowed || self->spoiled) && iteration > 0 && self->loads)
         rc = state_set_values(&self->own, &self->payload, err);
+    self->spoiled = false;
     if (self->on_device)
         rc = run_join(self, rc, err);
     if (rc)
@@ -411,6 +412,7 @@ static int end_iteration(struct run *self, uint32_t iteration, int code, struct 
     int rc = judge_iteration(self, code, &failed, err);
     if (!rc && failed) {
         note_failure(self, iteration, code, &why);
+        self->spoiled = true;
         rc = discard_checkpoint(self, iteration, err);
     }
     if (self->measured > 0)

@@ -70,6 +70,7 @@ struct run {
     bool has_evict_files;     /* load.evict: they have been written */
     /* on_error=continue: iterations after the warm-up, how many of them failed, and this rank's first failure */
     uint32_t measured, failed, noted;
+    bool spoiled; /* an iteration failed, and its load may have left poison in the state that saves use */
     struct cb_err first_failure;
 };
 

@@ -376,7 +376,8 @@ static void describe(const struct reading *self, struct status_page *page)
     for (size_t i = 0; i < self->warning_count; i++)
         add_numbered(page, "watch.warning", i + 1, self->warnings[i]);
     for (enum operation op = OP_SAVE; op <= OP_LOAD; op++) {
-        snprintf(text, sizeof text, "%u of %u %ss failed", failed[op], counted[op], operation_name(op));
+        snprintf(text, sizeof text, "%u of %u %s%s failed", failed[op], counted[op], operation_name(op),
+                 units_plural(counted[op]));
         if (failed[op])
             add_numbered(page, "watch.warning", self->warning_count + op, text);
     }

@@ -55,9 +55,11 @@ static void write_labels(struct buf *out, const struct run_info *run)
 {
     write_label(out, "experiment", run->hash, true);
     write_label(out, "workload", workload_kind_of(run->experiment)->name, false);
-    write_label(out, "model", experiment_text(run->experiment, OPT_MODEL), false);
-    write_label(out, "ranks", experiment_text(run->experiment, OPT_RANKS), false);
-    write_label(out, "store", experiment_text(run->experiment, OPT_STORE), false);
+    if (!workload_kind_of(run->experiment)->watches) { /* the command decides these, not the keys */
+        write_label(out, "model", experiment_text(run->experiment, OPT_MODEL), false);
+        write_label(out, "ranks", experiment_text(run->experiment, OPT_RANKS), false);
+        write_label(out, "store", experiment_text(run->experiment, OPT_STORE), false);
+    }
     write_label(out, "site", run->site, false);
     if (*experiment_text(run->experiment, OPT_NAME))
         write_label(out, "name", experiment_text(run->experiment, OPT_NAME), false);

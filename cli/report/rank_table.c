@@ -258,6 +258,15 @@ static struct place *sort_nodes(const struct rank_table *self, int op, const str
 static const enum operation node_operations[] = {OP_SAVE, OP_LOAD, OP_VERIFY, OP_STEP};
 #define NODE_OPERATIONS (sizeof node_operations / sizeof *node_operations)
 
+/* No node of a watched program has ranks, since it is not known which ran where. */
+static bool any_ranks(const struct run_node *nodes, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (nodes[i].ranks > 0)
+            return true;
+    return false;
+}
+
 static bool has_own_times(const struct rank_table *self, int op)
 {
     return self->iterations[op][column_of(METRIC_OWN_S)] > 0;
@@ -289,7 +298,7 @@ int rank_table_write_nodes(const struct rank_table *self, const struct run_node 
     for (size_t i = 0; i < NODE_OPERATIONS && !rc; i++) {
         enum operation op = node_operations[i];
         double median_s = NAN;
-        if (!has_own_times(self, op))
+        if (!has_own_times(self, op) || !any_ranks(nodes, node_count))
             continue;
         struct place *places = sort_nodes(self, op, nodes, node_count, &median_s);
         if (!places)
@@ -317,7 +326,7 @@ int rank_table_write_nodes_json(const struct rank_table *self, const struct run_
     for (size_t i = 0; i < NODE_OPERATIONS; i++) {
         enum operation op = node_operations[i];
         double median_s = NAN;
-        if (!has_own_times(self, op))
+        if (!has_own_times(self, op) || !any_ranks(nodes, node_count))
             continue;
         struct place *places = sort_nodes(self, op, nodes, node_count, &median_s);
         if (!places)

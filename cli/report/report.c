@@ -83,7 +83,7 @@ static void write_verified(const struct run_info *info, struct buf *out)
         how = experiment_text(info->experiment, OPT_VERIFY);
     if (info->iterations_to_verify == 0) {
         bool ended_before = strncmp(how, "none", 4) != 0 && strcmp(info->outcome, "pass") != 0;
-        bool failed = metric_median(info, METRIC_FAILED_FRACTION) > 0;
+        bool failed = strncmp(how, "none", 4) != 0 && metric_median(info, METRIC_FAILED_FRACTION) > 0;
         buf_printf(out, "verified      nothing: %sverify=%s\n",
                    ended_before ? "the run ended before "
                    : failed     ? "the last save failed, "

@@ -454,7 +454,10 @@ static bool is_first_night(struct history *history, const struct sides *sides)
     const struct comparison_side *base = &sides->items[0].compared;
     if (base->count || base->left_out || history_read_baseline(history, sides->items[0].name, &baseline, NULL))
         return false;
+    bool slides = baseline.window > 0; /* a fixed one is empty because all of its runs are on the other side */
     baseline_release(&baseline);
+    if (!slides)
+        return false;
     for (size_t i = 1; i < sides->count; i++)
         if (sides->items[i].compared.count == 0)
             return false;

@@ -136,7 +136,10 @@ static int write_text(struct cli *cli, struct history *history, const struct run
     }
     if (rc == 0 && cli_has_flag(cli, "failures")) {
         buf_append_char(&cli->out, '\n');
+        size_t before = cli->out.len;
         rc = history_each_failure(history, run->run, run->attempt, print_failure, cli, err);
+        if (rc == 0 && cli->out.len == before)
+            buf_append_text(&cli->out, "no rank reported a failure\n");
     }
     if (rc == 0 && cli_has_flag(cli, "ranks"))
         rc = rank_table_write(ranks, cli_has_flag(cli, "phases"), cli->colour, &cli->out, err);

@@ -60,6 +60,13 @@ def test_a_read_error_fails_its_load_alone(place):
     assert not any(samples(place, "save").values())
 
 
+@pytest.mark.parametrize("words", [("load.shift=0",), ("tp=1",), ("ranks=1", "tp=1")])
+def test_a_save_after_a_failed_load_saves_the_state_and_not_poison(place, words):
+    done = run(place, "error_at=1+ops=read+rank=0", "iterations=3", *words)
+    assert samples(place, "load") == {0: True, 1: False, 2: False}
+    assert done["outcome"] == "pass"
+
+
 @pytest.mark.parametrize("workload", ["checkpoint", "raw"])
 def test_a_request_that_hangs_costs_its_iteration_alone(place, workload):
     done = run(place, "stall_at=2+rank=1", f"workload={workload}", "iterations=3", "timeout.op=1s")

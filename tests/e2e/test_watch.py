@@ -146,7 +146,7 @@ def test_a_slow_call_of_one_rank_is_found_by_phase_and_rank(tmp_path, slow_calls
     steps = ["save:first"]
     for number, (call, rank) in enumerate(cases):
         steps += [f"delay:{call}:{rank}:1500", f"save:{number}", f"delay:{call}:{rank}:0"]
-    watched = Watched(tmp_path, *TORCHRUN, TRAINING, tmp_path, *steps, LD_PRELOAD=slow_calls)
+    watched = Watched(tmp_path, "env", f"LD_PRELOAD={slow_calls}", *TORCHRUN, TRAINING, tmp_path, *steps)
     watched.check_sums("save")
     for number, (call, rank) in enumerate(cases):
         of_call = watched.values("save", "fsync_s" if call == "fsync" else "io_s")[number + 1]
