@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "core/alloc.h"
 #include "core/clock.h"
@@ -19,6 +20,7 @@
 #define FILE_MAX_BYTES (UINT64_C(1) << 30)
 #define RANKS_MOST (1 << 20)
 #define WARNINGS_MOST 20
+#define MOST 1e18 /* bytes or seconds; more was not measured */
 
 /* One save or load of one rank. */
 struct seen {
@@ -59,7 +61,7 @@ static void release(struct reading *self)
 static double number_of(const struct json_value *line, const char *key)
 {
     double value;
-    return json_as_double(json_get(line, key), &value) ? value : NAN;
+    return json_as_double(json_get(line, key), &value) && value >= 0 && value < MOST ? value : NAN;
 }
 
 static bool is_true(const struct json_value *line, const char *key)
@@ -141,15 +143,17 @@ static int read_file(struct reading *self, const char *path, struct cb_err *err)
     struct buf text;
     buf_init(&text, FILE_MAX_BYTES);
     int rc = buf_read_file(&text, path, err);
-    for (const char *at = text.data; rc == 0 && at && *at;) {
-        size_t len = strcspn(at, "\n");
+    const char *end = text.data ? text.data + text.len : NULL;
+    for (const char *at = text.data; rc == 0 && at < end;) { /* a crash may leave NUL bytes */
+        const char *newline = memchr(at, '\n', (size_t)(end - at));
+        size_t len = (size_t)((newline ? newline : end) - at);
         struct json_value *line = NULL;
         if (json_parse(at, len, &line, NULL) == 0)
             rc = read_line(self, line, err);
         else
             self->malformed++;
         json_value_free(line);
-        at += len + (at[len] == '\n' ? 1 : 0);
+        at += len + (newline ? 1 : 0);
     }
     buf_release(&text);
     return rc;
@@ -161,10 +165,13 @@ static int read_folder(struct reading *self, const char *folder, struct cb_err *
     int rc = entries ? 0 : cb_fail_errno(err, errno, "reading the folder %s", folder);
     for (struct dirent *entry; !rc && (entry = readdir(entries));) {
         char path[PATH_MAX];
+        struct stat about;
         if (entry->d_name[0] == '.')
             continue;
         rc = path_format(path, sizeof path, err, "%s/%s", folder, entry->d_name);
-        if (!rc)
+        if (!rc && (lstat(path, &about) != 0 || !S_ISREG(about.st_mode)))
+            self->malformed++; /* reading a pipe would never end */
+        else if (!rc)
             rc = read_file(self, path, err);
     }
     if (entries)

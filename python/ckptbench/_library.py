@@ -223,6 +223,8 @@ class AsyncSave:
 
     def wait(self, seconds):
         """The result; None if it has not ended after `seconds`; raises how it failed."""
+        if self.process != os.getpid():
+            raise Error("this save belongs to the process that was forked: ask there")
         ended, result = ctypes.c_int(0), _Result(ctypes.sizeof(_Result))
         try:
             _call("async_wait", self.pointer, seconds, ctypes.byref(ended), ctypes.byref(result))

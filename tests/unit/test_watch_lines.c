@@ -1,6 +1,7 @@
 /* Lines of watched processes become samples of ranks. */
 #include <math.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "own_folder.h"
 
@@ -165,6 +166,25 @@ static void without_lines_nothing_was_seen(void **unused)
     end(&attempt);
 }
 
+static void what_is_no_line_is_left_out_and_the_lines_after_it_count(void **unused)
+{
+    (void)unused;
+    static const char lines[] = PROCESS("0", "1") SAVE("0", "/a", "100", "1.5") "\0\0\0\n" SAVE("0", "/b", "200", "-1");
+    char path[256];
+    snprintf(path, sizeof path, "%s/lines", folder);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_int_equal(fwrite(lines, 1, sizeof lines - 1, file), sizeof lines - 1);
+    assert_int_equal(fclose(file), 0);
+    snprintf(path, sizeof path, "%s/pipe", folder); /* opening it would wait for a writer */
+    assert_int_equal(mkfifo(path, 0600), 0);
+    struct attempt attempt = read_lines();
+    assert_int_equal(atomic_load(&attempt.pages.page[0]->sample_count), 2);
+    assert_true(isnan(sample_of(&attempt, 0, 1)->values[METRIC_OP_S]));
+    assert_true(has_fact(&attempt, "2 lines"));
+    end(&attempt);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -176,6 +196,7 @@ int main(void)
         cmocka_unit_test(messages_are_said_once_and_steps_are_the_mean_of_the_ranks),
         cmocka_unit_test(a_hook_that_fails_before_all_others_is_named),
         cmocka_unit_test(without_lines_nothing_was_seen),
+        cmocka_unit_test(what_is_no_line_is_left_out_and_the_lines_after_it_count),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
