@@ -226,9 +226,8 @@ static int size_it(const struct external_operation *operation, const struct stat
     uint64_t bytes = 0, files = 0;
     /* Which rank writes what is not known: of a save, each counts an equal share of the checkpoint. */
     sample->values[METRIC_BYTES_NEEDED] =
-        sample->op == OP_SAVE
-            ? (double)layout_total_bytes(operation->setup->layout) / comm_size(operation->setup->comm)
-            : (double)state->bytes;
+        sample->op == OP_SAVE ? (double)layout_total_bytes(operation->setup->layout) / comm_size(operation->setup->comm)
+                              : (double)state->bytes;
     if (isnan(sample->values[METRIC_BYTES_MOVED]))
         sample->values[METRIC_BYTES_MOVED] = 0;
     if (comm_rank(operation->setup->comm) != 0)
