@@ -1,11 +1,8 @@
 """Runs the tests of one build and ends with `N passed, N failed, N skipped`.
 
 usage: tests/run.py [--build DIR] [--unit | --no-unit] [--folders DIR…] [--python VENV_PYTHON] [-k WORD]
-Unit tests are cmocka programs in DIR/tests; the others are pytest files under tests/. If no more than UNSTEADY tests of
-a kind fail, they run once more, alone: a machine with two cores sometimes stands still for longer than a deadline. Tests
-that pass then are listed as unsteady, below the whole output of their failure, and someone has to find out why. A
-sanitizer's report is never forgiven (tests/long.py). A test that is skipped must name what it misses; with CI=true a
-skip is a failure.
+Unit tests are cmocka programs in DIR/tests; the others are pytest files under tests/. A test that fails once has
+failed. A test that is skipped must name what it misses; with CI=true a skip is a failure.
 """
 import argparse
 import os
@@ -25,7 +22,6 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Tests wait for ranks, disks and deadlines more than they compute.
 AT_ONCE = min(2 * (os.cpu_count() or 1), 8)
-UNSTEADY = 3
 
 
 def run_program(build, source):
@@ -54,18 +50,10 @@ def run_program(build, source):
 def run_unit(build, word):
     counts = [0, 0, 0]
     sources = [path for path in sorted((ROOT / "tests/unit").glob("test_*.c")) if word in path.stem]
-    failed = []
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for source, (figures, said) in zip(sources, pool.map(lambda source: run_program(build, source), sources)):
+        for figures, said in pool.map(lambda source: run_program(build, source), sources):
             print(said, flush=True)
-            failed += [(source, figures)] if figures[1] else []
             counts = [a + b for a, b in zip(counts, figures)]
-    for source, figures in failed if len(failed) <= UNSTEADY else []:
-        again, said = run_program(build, source)
-        print(f"once more, alone: {said}", flush=True)
-        if not again[1]:
-            print(f"UNSTEADY {source.stem}", flush=True)
-            counts = [total - before + now for total, before, now in zip(counts, figures, again)]
     return counts
 
 
@@ -109,22 +97,9 @@ def run_pytest(build, python, word, folders):
 
 
 def count_pytest(build, command, environment):
-    passed, failed, skipped = counts = run_pytest_once(build, [*command, "--cache-clear"], environment)
-    if not passed or not 0 < failed <= UNSTEADY:
-        return counts
-    print(f"{failed} failed: once more, alone", flush=True)
-    again = run_pytest_once(build, [*command, "--last-failed", "-n", "0"], environment)
-    if again[1] or not again[0]:
-        return counts
-    print(f"UNSTEADY: {again[0]} tests passed when they ran alone; see their failures above", flush=True)
-    return [passed + again[0], 0, skipped + again[2]]
-
-
-def run_pytest_once(build, command, environment):
     report = build / "pytest.xml"
     report.unlink(missing_ok=True)
-    cache = f"cache_dir={build / 'pytest-cache'}"
-    code = subprocess.run([*command, "-o", cache, f"--junitxml={report}"], cwd=ROOT, env=environment).returncode
+    code = subprocess.run([*command, f"--junitxml={report}"], cwd=ROOT, env=environment).returncode
     if not report.exists() or code not in (0, 1, 5):
         return [0, 1, 0]
     suite = ElementTree.parse(report).getroot().find("testsuite")
