@@ -81,7 +81,7 @@ CKPTBENCH_API uint64_t ckptbench_dtype_bytes(int64_t dtype);
 
 /* Ranks talk over TCP, encrypted, with a key that only they know. Rank 0 listens before it opens its handle, and the
  * program hands the text that results to the other ranks, by whatever way it has (torch's TCPStore, MPI, a file that
- * only its user can read). Whoever has the text can join as a rank. */
+ * only its user can read). Anyone who has the text can join as a rank. */
 #define CKPTBENCH_MEETING_BYTES 256
 
 typedef struct ckptbench_listener ckptbench_listener;

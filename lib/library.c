@@ -182,7 +182,7 @@ int ckptbench_async_wait(ckptbench_async *save, double seconds, int *ended, stru
     bool done = false;
     while (!rc && !done) {
         bool waits = seconds < 0 || seconds_since(start_ns) < seconds;
-        /* Whoever has the lock is waiting for the same, and has it for no longer than a slice. */
+        /* The holder of the lock waits for the same save, and keeps the lock for at most a slice. */
         if (!waits && pthread_mutex_trylock(&save->lock) != 0)
             break;
         if (waits)

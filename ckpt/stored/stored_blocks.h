@@ -40,7 +40,7 @@ struct stored_receiver {
     size_t files_wanted;
 };
 
-/* Takes the next block. CB_ERR_CORRUPT if it is none. */
+/* Takes the next block. CB_ERR_CORRUPT if it is malformed. */
 int stored_block_read(struct stored_receiver *self, const void *bytes, size_t len, struct cb_err *err) CB_MUST_CHECK;
 /* After the last block: gives what was kept to the caller. CB_ERR_CORRUPT if blocks are missing. */
 int stored_receiver_take(struct stored_receiver *self, struct stored_checkpoint **checkpoint,
