@@ -21,6 +21,7 @@ from ratio import Table, alternate
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/services"))
 
+import ceph_cluster  # noqa: E402
 import rgw  # noqa: E402
 from s3_client import Client  # noqa: E402
 from s3_faults import FaultServer  # noqa: E402
@@ -63,7 +64,7 @@ class Bench:
     def real_server(self):
         """Ceph RGW, started when it is first asked for, with the bucket `bench` and the files to send."""
         if not self.server:
-            rgw.MEMORY_BYTES = 8 << 30  # what every client keeps there at one time
+            ceph_cluster.MEMORY_BYTES = 8 << 30  # what every client keeps there at one time
             self.server = rgw.start(self.home / "rgw")
             Client(self.server[rgw.VARIABLE], rgw.ACCESS_KEY, rgw.SECRET_KEY).make_bucket("bench")
             for index in range(FILES):
