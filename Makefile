@@ -206,7 +206,7 @@ cuda: ## install nvcc, NCCL and cuBLAS into build/cuda where they are missing; b
 	@DEPS=$(DEPS) PYTHON=$(PYTHON) scripts/cuda.sh build/cuda
 	@$(MAKE) --no-print-directory -s -j2 all $(BUILD)/tests/test_gpu $(BUILD)/tests/test_gpu_train $(BUILD)/tests/plain_cuda
 
-.PHONY: test-gpu bench-gpu
+.PHONY: test-gpu bench-gpu prove-gpu
 test-gpu: ## prove the CUDA plugin on a GPU of this machine; fails where there is none
 	@DEPS=$(DEPS) scripts/deps.sh gpu
 	@DEPS=$(DEPS) PYTHON=$(PYTHON) scripts/cuda.sh build/cuda
@@ -214,6 +214,9 @@ test-gpu: ## prove the CUDA plugin on a GPU of this machine; fails where there i
 	@CKPTBENCH_CUDA_PLUGIN=$(abspath $(BUILD))/ckptbench-cuda.so $(BUILD)/tests/test_gpu
 	@CKPTBENCH_CUDA_PLUGIN=$(abspath $(BUILD))/ckptbench-cuda.so $(BUILD)/tests/test_gpu_train
 	@$(PYTHON) tests/gpu/prove.py $(BUILD)
+
+prove-gpu: ## build, test and measure on a GPU of this machine, and write every result to one file, ckptbench-gpu.md
+	@$(PYTHON) tests/gpu/prove_gpu.py --build $(BUILD)
 
 bench-gpu: ## a GPU of this machine against a plain CUDA program and, with TORCH_PYTHON=a Python that has it, PyTorch
 	@DEPS=$(DEPS) scripts/deps.sh gpu

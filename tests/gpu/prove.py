@@ -29,7 +29,7 @@ class Proof:
     def __init__(self, build):
         self.build = build
         self.folder = Path(tempfile.mkdtemp(prefix="ckptbench-prove-"))
-        self.environment = dict(os.environ, CKPTBENCH_HOME=str(self.folder / "home"), CKPTBENCH_CUDA_PLUGIN=str(build / "ckptbench-cuda.so"))
+        self.environment = {"CKPTBENCH_CUDA_PLUGIN": str(build / "ckptbench-cuda.so"), **os.environ, "CKPTBENCH_HOME": str(self.folder / "home")}
         self.failed = 0
 
     def call(self, *words):
