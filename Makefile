@@ -155,7 +155,7 @@ CUDA_ON_CPU := $(foreach kind,$(if $(findstring address,$(SANITIZE)),asan,$(if $
 $(CUDA_ON_CPU): $(wildcard tests/cuda_on_cpu/* cuda/* engine/device*.h) $(filter-out cuda/%,$(PLUGIN_C))
 	@mkdir -p $(@D)
 	@CC="$(CC)" tests/cuda_on_cpu/build.sh . $(@D) $(notdir $(patsubst %/,%,$(@D)))
-GPU_TESTS := $(BUILD)/tests/test_gpu $(BUILD)/tests/test_gpu_train
+GPU_TESTS := $(addprefix $(BUILD)/tests/,test_gpu test_gpu_train test_gpu_large)
 
 $(BUILD)/ckptbench.1: $(BUILD)/ckptbench
 	$(BUILD)/ckptbench man > $@
@@ -204,15 +204,14 @@ demo-s3: ## the same with S3: a server in memory (Ceph RGW, about 15 s to start)
 cuda: ## install nvcc, NCCL and cuBLAS into build/cuda where they are missing; build the CUDA plugin and what proves it (no GPU needed)
 	@DEPS=$(DEPS) scripts/deps.sh gpu
 	@DEPS=$(DEPS) PYTHON=$(PYTHON) scripts/cuda.sh build/cuda
-	@$(MAKE) --no-print-directory -s -j2 all $(BUILD)/tests/test_gpu $(BUILD)/tests/test_gpu_train $(BUILD)/tests/plain_cuda
+	@$(MAKE) --no-print-directory -s -j2 all $(GPU_TESTS) $(BUILD)/tests/plain_cuda
 
 .PHONY: test-gpu bench-gpu prove-gpu
 test-gpu: ## prove the CUDA plugin on a GPU of this machine; fails where there is none
 	@DEPS=$(DEPS) scripts/deps.sh gpu
 	@DEPS=$(DEPS) PYTHON=$(PYTHON) scripts/cuda.sh build/cuda
-	@$(MAKE) --no-print-directory -s -j2 all $(BUILD)/tests/test_gpu $(BUILD)/tests/test_gpu_train
-	@CKPTBENCH_CUDA_PLUGIN=$(abspath $(BUILD))/ckptbench-cuda.so $(BUILD)/tests/test_gpu
-	@CKPTBENCH_CUDA_PLUGIN=$(abspath $(BUILD))/ckptbench-cuda.so $(BUILD)/tests/test_gpu_train
+	@$(MAKE) --no-print-directory -s -j2 all $(GPU_TESTS)
+	@for program in $(GPU_TESTS); do CKPTBENCH_CUDA_PLUGIN=$(abspath $(BUILD))/ckptbench-cuda.so $$program || exit 1; done
 	@$(PYTHON) tests/gpu/prove.py $(BUILD)
 
 prove-gpu: ## build, test and measure on a GPU of this machine, and write every result to one file, ckptbench-gpu.md

@@ -443,10 +443,15 @@ static void finish(cuda_math *self, const char *doing)
 }
 
 #define STREAM (cudaStream_t) self->stream
-/* Launch a kernel with a block per row, or with a thread for some elements; nothing if there are none. */
+/* Launch a kernel with a block per row, or with a thread for some elements; nothing if there are none. A launch has at
+ * most 2^31 - 1 blocks. */
 #define ROWS(doing, kernel, rows, ...)                                                                                 \
     do {                                                                                                               \
         cuda_math *self = start(math);                                                                                 \
+        if (self && (rows) > INT32_MAX) {                                                                              \
+            cuda_math_keep(self, cudaErrorInvalidConfiguration, doing);                                                \
+            break;                                                                                                     \
+        }                                                                                                              \
         if (self && (rows) > 0)                                                                                        \
             kernel<<<(unsigned)(rows), THREADS, 0, STREAM>>>(__VA_ARGS__);                                             \
         finish(self, doing);                                                                                           \

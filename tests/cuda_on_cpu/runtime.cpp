@@ -84,8 +84,10 @@ std::recursive_mutex lock;
 namespace
 {
 
-constexpr size_t PAGE = 4096, ARENA_BYTES = size_t(32) << 30, LATE_BYTES = 256 << 20, STACK_BYTES = 128 << 10,
-                 MOST_SHARED = 227 << 10, MOST_STATIC = 48 << 10;
+constexpr size_t PAGE = 4096, LATE_BYTES = 256 << 20, STACK_BYTES = 128 << 10, MOST_SHARED = 227 << 10,
+                 MOST_STATIC = 48 << 10;
+constexpr size_t EDGE_BYTES = 1 << 20;
+constexpr uint64_t EDGE_BLOCKS = 2; /* at either end of a launch */
 constexpr unsigned WARP = 32, MOST_THREADS = 1024, MOST_TOLD = 20;
 
 uint64_t setting(const char *name, uint64_t otherwise)
@@ -96,6 +98,8 @@ uint64_t setting(const char *name, uint64_t otherwise)
 
 uint64_t random_state = setting("CUDA_ON_CPU_SEED", 1);
 const int real_devices = int(setting("CUDA_ON_CPU_DEVICES", 1));
+const bool only_edges = setting("CUDA_ON_CPU_EDGES", 0);
+const size_t ARENA_BYTES = size_t(only_edges ? 256 : 32) << 30;
 const size_t memory_bytes = setting("CUDA_ON_CPU_BYTES", size_t(8) << 30);
 
 uint64_t random_bits()
@@ -185,7 +189,9 @@ char *take(size_t bytes, int device)
     memory.used += bytes;
     memory.blocks[place] = {bytes, device};
     mprotect(place - PAGE - 256, wanted, PROT_READ | PROT_WRITE);
-    memset(place - PAGE, 0xFF, bytes + 2 * PAGE); /* as floats NaN */
+    size_t written = only_edges ? std::min(bytes, EDGE_BYTES) : bytes;
+    memset(place - PAGE, 0xFF, PAGE + written); /* as floats NaN */
+    memset(place + bytes - written, 0xFF, written + PAGE);
     if (__asan_poison_memory_region) {
         __asan_poison_memory_region(place - PAGE, PAGE);
         __asan_poison_memory_region(place + bytes, PAGE);
@@ -510,6 +516,8 @@ void run_kernel(const char *name, dim3 grid, dim3 block, size_t shared, struct c
     now.blocks = grid;
     now.threads = block;
     for (uint64_t i = 0, at = first; i < count; i++, at = (at + step) % count) {
+        if (only_edges && at >= EDGE_BLOCKS && at < count - EDGE_BLOCKS)
+            continue;
         now.block = {unsigned(at % grid.x), unsigned(at / grid.x % grid.y), unsigned(at / grid.x / grid.y)};
         active->run_block();
     }

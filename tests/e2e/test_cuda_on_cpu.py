@@ -22,3 +22,10 @@ def test_the_plugin_passes_its_own_tests_with_threads_in_random_order(program, c
     settings = {} if checked else {"CUDA_ON_CPU_STAYS_OPEN": "1"}
     result = run(program, variant, os.getpid(), **settings)
     assert result.returncode == 0, f"seed {os.getpid()}\n{result.stdout[-4000:]}{result.stderr[-4000:]}"
+
+
+def test_elements_beyond_32_bits_are_reached():
+    variant = "asan" if (VARIANTS / "asan").exists() else "plain"
+    settings = {"CUDA_ON_CPU_EDGES": "1", "CUDA_ON_CPU_BYTES": str(128 << 30), "CUDA_ON_CPU_STAYS_OPEN": "1"}
+    result = run("test_gpu_large", variant, os.getpid(), **settings)
+    assert result.returncode == 0 and "SKIPPED" not in result.stdout, f"seed {os.getpid()}\n{result.stdout[-4000:]}{result.stderr[-4000:]}"
