@@ -1,7 +1,7 @@
-"""Trains a small GPT with FSDP2 and tensor parallelism, saves checkpoints in the background, and continues from one.
+"""Trains a small GPT with FSDP2, tensor and pipeline parallelism, saves checkpoints in the background, and continues.
 
-    torchrun --nproc-per-node 4 examples/nanogpt.py --tp 2 --steps 20 --save-every 10 --folder /lustre/run
-    torchrun --nproc-per-node 2 examples/nanogpt.py --tp 1 --steps 30 --load /lustre/run/step-20
+    torchrun --nproc-per-node 4 examples/nanogpt.py --tp 2 --pp 2 --steps 20 --save-every 10 --folder /lustre/run
+    torchrun --nproc-per-node 2 examples/nanogpt.py --tp 1 --pp 1 --steps 30 --load /lustre/run/step-20
 
 The second command loads what the first one saved, although it has other ranks in another layout, and the losses go on
 as if the training had not stopped. It runs on CPUs (gloo) and on GPUs (NCCL). `pip install ./python` installs ckptbench."""
@@ -13,6 +13,7 @@ import torch.nn.functional as functional
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import ckptbench.checkpoint as checkpoint
@@ -37,23 +38,34 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    def __init__(self, layers):
+    """One stage of a pipeline. Its parameters have the names that they have in the whole model."""
+
+    def __init__(self, layers, stage, stages):
         super().__init__()
         self.tokens, self.positions = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(TOKENS, WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(layers))
+        self.blocks = nn.ModuleDict({str(layer): Block() for layer in range(layers)})
         self.normal, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
+        # All stages draw the same random numbers, and keep what is theirs.
+        if stage > 0:
+            self.tokens = self.positions = None
+        if stage < stages - 1:
+            self.normal = self.head = None
+        for layer in range(layers):
+            if layer * stages // layers != stage:
+                del self.blocks[str(layer)]
 
-    def forward(self, tokens):
-        hidden = self.tokens(tokens) + self.positions.weight
-        for block in self.blocks:
+    def forward(self, hidden):
+        if self.tokens:
+            hidden = self.tokens(hidden) + self.positions.weight
+        for block in self.blocks.values():
             hidden = block(hidden)
-        return self.head(self.normal(hidden))
+        return self.head(self.normal(hidden)) if self.head else hidden
 
 
 def parallelize(model, mesh):
     """Heads and columns over "tp", then every block and the rest over "dp"."""
     columns, rows = ColwiseParallel(), RowwiseParallel()
-    for block in model.blocks:
+    for block in model.blocks.values():
         if mesh["tp"].size() > 1:
             parallelize_module(block, mesh["tp"], {"query": columns, "key": columns, "value": columns, "project": rows,
                                                    "widen": columns, "narrow": rows})
@@ -68,19 +80,29 @@ def batch(step, sequences, mesh, device):
     return text.chunk(mesh["dp"].size())[mesh["dp"].get_local_rank()].to(device)
 
 
-def train_step(model, optimizer, text, mesh):
+def cross_entropy(logits, targets):
+    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def train_step(schedule, optimizer, text, mesh):
+    """The mean loss of the batch, on the ranks of the last stage; elsewhere None."""
     optimizer.zero_grad()
-    loss = functional.cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
-    loss.backward()
+    losses = []
+    inputs = (text[:, :-1],) if mesh["pp"].get_local_rank() == 0 else ()
+    is_last = mesh["pp"].get_local_rank() == mesh["pp"].size() - 1
+    schedule.step(*inputs, target=text[:, 1:] if is_last else None, losses=losses)
     optimizer.step()
-    loss = loss.detach()
+    if not is_last:
+        return None
+    loss = torch.stack(losses).mean().detach()
     dist.all_reduce(loss, group=mesh["dp"].get_group())
     return loss.item() / mesh["dp"].size()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tp", type=int, default=1, help="ranks that share each layer; the others are data parallel")
+    parser.add_argument("--tp", type=int, default=1, help="ranks that share each layer")
+    parser.add_argument("--pp", type=int, default=1, help="stages, each with some of the layers; other ranks are data parallel")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--sequences", type=int, default=8, help="in a batch of all ranks")
     parser.add_argument("--steps", type=int, default=20, help="the last step")
@@ -94,10 +116,14 @@ def main():
     dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
     if device == "cuda":
         torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())
-    mesh = init_device_mesh(device, (dist.get_world_size() // words.tp, words.tp), mesh_dim_names=("dp", "tp"))
+    layout = (words.pp, dist.get_world_size() // words.tp // words.pp, words.tp)
+    mesh = init_device_mesh(device, layout, mesh_dim_names=("pp", "dp", "tp"))
+    stage = mesh["pp"].get_local_rank()
     torch.manual_seed(1)
-    model = GPT(words.layers).to(device, getattr(torch, words.dtype))
+    model = GPT(words.layers, stage, words.pp).to(device, getattr(torch, words.dtype))
     parallelize(model, mesh)
+    schedule = ScheduleGPipe(PipelineStage(model, stage, words.pp, torch.device(device), group=mesh["pp"].get_group()),
+                             n_microbatches=words.pp, loss_fn=cross_entropy)
     # Some parameters are on both dimensions of the mesh and some on one, which foreach=True does not mix.
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)
 
@@ -105,12 +131,13 @@ def main():
     if words.load:
         checkpoint.load(words.load, state)
     for step in range(state["step"] + 1, words.steps + 1):
-        loss = train_step(model, optimizer, batch(step, words.sequences, mesh, device), mesh)
-        if dist.get_rank() == 0:
+        loss = train_step(schedule, optimizer, batch(step, words.sequences, mesh, device), mesh)
+        if dist.get_rank() == dist.get_world_size() - 1:  # of the last stage
             print(f"step {step} loss {loss:.12f}", flush=True)
         state["step"] = step
         if words.folder and step % words.save_every == 0:
-            checkpoint.save(f"{words.folder}/step-{step}", state, async_checkpoint=True)
+            # Each stage has an optimizer of its own: flat, their groups of parameters have different names.
+            checkpoint.save(f"{words.folder}/step-{step}", state, async_checkpoint=True, flatten_optimizer=True)
     checkpoint.close()  # waits for the last save, and raises if it failed
     dist.destroy_process_group()
 

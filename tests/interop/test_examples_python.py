@@ -7,41 +7,74 @@ import pytest
 from conftest import BUILD, call
 from harness import ROOT
 
-sys.path.insert(0, str(ROOT / "tests/services"))
-from ports import free_ports  # noqa: E402
-
-pytestmark = pytest.mark.xdist_group("examples_python")
+RANKS = Path(__file__).with_name("example_ranks.py")
+VARIABLES = {"PYTHONPATH": f"{ROOT / 'python'}:{ROOT / 'examples'}", "CKPTBENCH_LIBRARY": str(BUILD / "libckptbench.so")}
 
 
-def losses(ranks, *words):
-    """step -> loss, as the example prints them."""
-    for _ in range(3):  # another process may take the port meanwhile
-        (port,) = free_ports(1)
-        result = call(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", ranks, "--master-port", port,
-                      ROOT / "examples/nanogpt.py", "--dtype", "float64", *words, timeout=280, PYTHONPATH=str(ROOT / "python"),
-                      CKPTBENCH_LIBRARY=str(BUILD / "libckptbench.so"))
-        if "EADDRINUSE" not in result.stderr:
-            break
-    assert result.returncode == 0, result.stderr
-    lines = [line.split() for line in result.stdout.splitlines() if line.startswith("step ")]
+def losses_in(text):
+    """step -> loss, as the examples print them."""
+    lines = [line.split() for line in text.splitlines() if line.startswith("step ")]
     return {int(line[1]): float(line[3]) for line in lines}
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """A training of 4 ranks that saves in the background: its folder and losses."""
-    folder = tmp_path_factory.mktemp("whole")
-    return folder, losses(4, "--tp", 2, "--steps", 4, "--save-every", 2, "--folder", folder)
+def losses(example, *trainings):
+    """The losses of each training, "RANKS words…", one after the other."""
+    result = call(sys.executable, RANKS, example, *trainings, timeout=280, **VARIABLES)
+    assert result.returncode == 0, result.stderr
+    parts = result.stdout.split("== ")[1:]
+    assert len(parts) == len(trainings)
+    return [losses_in(part) for part in parts]
 
 
-def test_the_losses_of_the_same_layout_go_on_bit_for_bit(whole):
-    folder, expected = whole
-    assert losses(4, "--tp", 2, "--steps", 4, "--load", folder / "step-2") == {step: expected[step] for step in (3, 4)}
-    assert expected[4] < expected[1]
+@pytest.mark.xdist_group("examples_nanogpt")
+class TestNanogpt:
+    """4 ranks of two stages with tensor parallelism save in the background; other layouts load."""
+
+    @pytest.fixture(scope="class")
+    def found(self, tmp_path_factory):
+        folder = tmp_path_factory.mktemp("nanogpt")
+        common = "--dtype float64 --steps 4"
+        load = f"{common} --load {folder}/step-2"
+        names = ["whole", "same", "dp2", "tp2", "pp2", "pp2 dp2"]
+        return dict(zip(names, losses("nanogpt", f"4 {common} --pp 2 --tp 2 --save-every 2 --folder {folder}", f"4 {load} --pp 2 --tp 2",
+                                      f"2 {load}", f"2 {load} --tp 2", f"2 {load} --pp 2", f"4 {load} --pp 2")))
+
+    def test_the_losses_of_the_same_layout_go_on_bit_for_bit(self, found):
+        assert found["same"] == {step: found["whole"][step] for step in (3, 4)}
+        assert found["whole"][4] < found["whole"][1]
+
+    @pytest.mark.parametrize("layout", ["dp2", "tp2", "pp2", "pp2 dp2"])
+    def test_the_losses_of_another_layout_go_on(self, found, layout):
+        assert found[layout] == pytest.approx({step: found["whole"][step] for step in (3, 4)}, rel=1e-6)
 
 
-@pytest.mark.parametrize("ranks, tp", [(2, 1), (2, 2)])
-def test_the_losses_of_another_layout_go_on(whole, ranks, tp):
-    folder, expected = whole
-    found = losses(ranks, "--tp", tp, "--steps", 4, "--load", folder / "step-2")
-    assert found == pytest.approx({step: expected[step] for step in (3, 4)}, rel=1e-6)
+@pytest.mark.xdist_group("examples_train_loop")
+class TestTrainLoop:
+    @pytest.fixture(scope="class")
+    def found(self, tmp_path_factory):
+        """The losses of a whole training, of one that is started three times with other ranks at last, and its folder."""
+        whole, folder = (tmp_path_factory.mktemp(name) for name in ("whole", "restarted"))
+        for killed in ("step-5", "step-6"):  # as a training that was killed leaves it
+            (folder / killed).mkdir()
+            (folder / killed / "__0_0.distcp").write_bytes(b"a part")
+        common = "--dtype float64 --save-every 2"
+        return folder, *losses("train_loop", f"2 {common} --folder {whole} --steps 8", f"2 {common} --folder {folder} --steps 4",
+                               f"2 {common} --folder {folder} --steps 6", f"4 {common} --folder {folder} --steps 8")
+
+    def test_a_training_that_is_started_again_goes_on_bit_for_bit(self, found):
+        _, whole, first, second, _ = found
+        assert first | second == {step: whole[step] for step in range(1, 7)} and min(second) == 5
+        assert whole[8] < whole[1]
+
+    def test_a_training_that_is_started_with_other_ranks_goes_on(self, found):
+        _, whole, *_, third = found
+        assert third == pytest.approx({step: whole[step] for step in (7, 8)}, rel=1e-6)
+
+    def test_the_newest_complete_checkpoints_stay(self, found):
+        assert sorted(path.parent.name for path in found[0].glob("*/.metadata")) == ["step-4", "step-6", "step-8"]
+
+    def test_torchrun_starts_it(self, tmp_path):
+        result = call(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, ROOT / "examples/train_loop.py",
+                      "--folder", tmp_path, "--steps", 2, "--save-every", 2, timeout=280, **VARIABLES)
+        assert result.returncode == 0, result.stderr
+        assert sorted(losses_in(result.stdout)) == [1, 2] and (tmp_path / "step-2/.metadata").exists()
