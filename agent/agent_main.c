@@ -12,6 +12,7 @@
 
 #include "agent/attempt/attempt_run.h"
 #include "agent/attempt/launch_nodes.h"
+#include "agent/attempt/seal_lines.h"
 #include "agent/node/node.h"
 #include "agent/pool/pool_job.h"
 #include "core/clock.h"
@@ -26,6 +27,7 @@
 static const char usage[] =
     "usage: ckptbench-agent run RUN_FOLDER…\n"
     "       ckptbench-agent watch RUN_FOLDER COMMAND…\n"
+    "       ckptbench-agent seal RUN_FOLDER [--silent]\n"
     "       ckptbench-agent node --head ADDRESSES --port PORT [--name NAME] [--timeout TIME] [--sent]\n"
     "       ckptbench-agent shell HOSTS NAME COMMAND…\n"
     "       ckptbench-agent warm POOL_FOLDER\n"
@@ -33,7 +35,8 @@ static const char usage[] =
     "       ckptbench-agent --version | --help\n"
     "Runs one attempt of the run that is frozen in RUN_FOLDER and seals it; of several, one after the other, but "
     "those\n"
-    "that have passed in an attempt before. The others are for itself: it starts\n"
+    "that have passed in an attempt before. `seal` seals the attempts that processes have recorded without an agent,\n"
+    "with --silent also where not all reported their end. The others are for itself: it starts\n"
     "`node` on the other nodes of a run, with the run's key as standard input, and has mpirun\n"
     "reach hosts through `shell`; jobs of a warm pool are `warm`, and start the pool's runs through `step`.\n"
     "Exit codes: 0 pass, 1 our failure, 2 usage, 3 the benchmark failed, 4 infrastructure.\n";
@@ -203,6 +206,15 @@ static int run_step(const char *pool_folder, const char *ticket, const char *nod
     return run(run_folder);
 }
 
+static int run_seal(const char *folder, bool is_silent)
+{
+    struct cb_err err;
+    int rc = seal_lines(folder, is_silent, &err);
+    if (rc)
+        log_error("%s", err.message);
+    return rc ? cb_exit_code_at_home(rc) : CB_EXIT_PASS;
+}
+
 static int run_shell(int argc, char **argv)
 {
     struct cb_err err;
@@ -219,6 +231,8 @@ int main(int argc, char **argv)
         return run_each(argc - 2, argv + 2);
     if (argc > 3 && strcmp(argv[1], "watch") == 0)
         return run_watched(argv[2], (const char *const *)(argv + 3));
+    if ((argc == 3 || (argc == 4 && strcmp(argv[3], "--silent") == 0)) && strcmp(argv[1], "seal") == 0)
+        return run_seal(argv[2], argc == 4);
     if (argc > 2 && strcmp(argv[1], "node") == 0)
         return run_node(argc - 2, argv + 2);
     if (argc > 2 && strcmp(argv[1], "shell") == 0)

@@ -13,7 +13,8 @@
  *     ckptbench_close(handle, NULL);
  *
  * Errors: a function that can fail returns 0, or a negative enum ckptbench_code and fills *error, which may be NULL.
- * Outputs are left untouched by a failure unless noted.
+ * Outputs are left untouched by a failure unless noted. A save, load or close that passes sets error->code to 0 and
+ * error->text to "", or, once per handle, to the reason why it is not recorded (see "record" below).
  *
  * Collective functions are called by all ranks, in the same order. If one fails on one rank, it fails on all of them,
  * with that rank's number in the error of the others. Every wait for another rank ends after timeout.op at the latest.
@@ -107,7 +108,12 @@ struct ckptbench_open_options {
     const char *meeting;
     /* "key=value", as ckptbench's own options (`ckptbench options`): format=dcp, checksum, copies, folder=overwrite (a
      * save replaces a checkpoint that is there), timeout.op, timeout.lease, every io.* and s3.*, save.dedup,
-     * save.plan_cache, save.staging_bytes, load.exchange, load.gap and load.waste. Other keys are an error. */
+     * save.plan_cache, save.staging_bytes, load.exchange, load.gap and load.waste. Other keys are an error.
+     *
+     * "record=NAME" records each save and load of this handle, by rank, as an iteration of run NAME of ckptbench's home
+     * (CKPTBENCH_HOME), or of the run folder NAME if it contains a slash; `ckptbench collect` takes it from there.
+     * Without the word, the environment variable CKPTBENCH_RUN has the same meaning. Rank 0's counts. "label.KEY=VALUE"
+     * are the run's labels. Handles whose rank 0 is the same process record together. Recording never fails a call. */
     const char *const *words;
     size_t word_count;
     /* Not 0: where ranks have different values under one name, the lowest rank's is stored, as PyTorch does, instead

@@ -4,11 +4,13 @@
 #include <string.h>
 
 #define KEY_BYTES 64
+#define RECORD "record="
 
 /* A name, or what a group of names begins with. */
 static const char *const allowed[] = {
     "format",          "checksum",           "copies",        "folder",   "io.",        "s3.",        "save.dedup",
-    "save.plan_cache", "save.staging_bytes", "load.exchange", "load.gap", "load.waste", "timeout.op", "timeout.lease"};
+    "save.plan_cache", "save.staging_bytes", "load.exchange", "load.gap", "load.waste", "timeout.op", "timeout.lease",
+    "label."};
 
 static bool is_allowed(const char *key)
 {
@@ -32,12 +34,18 @@ static int read_word(struct experiment *experiment, const char *word, struct cb_
     return experiment_set(experiment, key, equals + 1, key, err);
 }
 
-int keys_read(const char *const *words, size_t count, struct experiment **experiment, struct cb_err *err)
+int keys_read(const char *const *words, size_t count, struct experiment **experiment, const char **record,
+              struct cb_err *err)
 {
     struct experiment *made = NULL;
     int rc = experiment_new(&made, err);
-    for (size_t i = 0; i < count && !rc; i++)
-        rc = read_word(made, words[i], err);
+    *record = NULL;
+    for (size_t i = 0; i < count && !rc; i++) {
+        if (words[i] && strncmp(words[i], RECORD, strlen(RECORD)) == 0)
+            *record = words[i] + strlen(RECORD);
+        else
+            rc = read_word(made, words[i], err);
+    }
     if (!rc && !experiment_is(made, OPT_FORMAT, "dcp"))
         rc = cb_fail(err, CB_ERR_USAGE, "format=%s: a program's state is saved as dcp",
                      experiment_text(made, OPT_FORMAT));

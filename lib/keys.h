@@ -5,7 +5,9 @@
 #include "core/err.h"
 #include "run/experiment.h"
 
-/* Reads "key=value" words. CB_ERR_USAGE for a key that has no meaning here. */
-int keys_read(const char *const *words, size_t count, struct experiment **experiment, struct cb_err *err) CB_MUST_CHECK;
+/* Reads "key=value" words. *record, which belongs to the word, is the value of "record=", or NULL. CB_ERR_USAGE for a key
+ * that has no meaning here. */
+int keys_read(const char *const *words, size_t count, struct experiment **experiment, const char **record,
+              struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -19,6 +19,7 @@
 #include "lib/keys.h"
 #include "lib/packing.h"
 #include "lib/place.h"
+#include "lib/recording.h"
 
 #define SLICE_NS (50 * NS_PER_MS) /* of waiting for an asynchronous save */
 #define HOST_MOST 150
@@ -36,6 +37,8 @@ struct ckptbench {
     struct device *device;          /* host memory */
     struct status_page *page;
     bool allows_different_values;
+    char *record;                /* the run that records saves and loads; "": none */
+    struct recording *recording; /* from the first save or load on */
     uint32_t calls;
     struct place *saves, *loads;
     /* The state of the last save, whose plan is kept. */
@@ -54,6 +57,8 @@ struct ckptbench_async {
     uint32_t owners;   /* the caller, and the handle while the save is in progress */
     ckptbench *handle; /* while it is in progress */
     struct sample sample;
+    char *path;
+    uint64_t start_wall_ns;
     double before_s; /* from the call to the start of the engine's clock */
     bool plan_is_kept, ended;
     bool told; /* its failure has been returned */
@@ -113,6 +118,42 @@ static void clear_sample(struct sample *sample, enum operation op, uint32_t call
         sample->values[i] = NAN;
 }
 
+/* --- the record --- */
+
+/* At the first save or load. Its time is not theirs. Collective. */
+static int begin_recording(ckptbench *self, uint64_t *start_ns, struct cb_err *err)
+{
+    uint64_t began_ns = clock_monotonic_ns();
+    int rc = self->recording ? 0
+                             : recording_begin(self->record, self->experiment, self->comm, deadline_of(self),
+                                               &self->recording, err);
+    *start_ns += clock_monotonic_ns() - began_ns;
+    return rc;
+}
+
+/* The engine's clock starts `before_s` after the call. */
+static void record(ckptbench *self, const char *path, uint64_t start_wall_ns, const struct sample *sample,
+                   double before_s, bool is_asynchronous)
+{
+    static const enum metric_id longer[] = {METRIC_OP_S, METRIC_OWN_S, METRIC_PLAN_S, METRIC_STALL_S, METRIC_DURABLE_S};
+    struct sample whole = *sample;
+    for (size_t i = 0; i < sizeof longer / sizeof *longer; i++)
+        whole.values[longer[i]] += before_s;
+    const struct recorded recorded = {
+        .path = path, .start_wall_ns = start_wall_ns, .is_asynchronous = is_asynchronous, .sample = &whole};
+    recording_add(self->recording, &recorded);
+}
+
+/* Ends a call on the handle: a call that passes reports trouble with the record instead. */
+static int finish(ckptbench *self, int rc, const struct cb_err *err, struct ckptbench_error *error)
+{
+    if (!rc && error) {
+        error->code = 0;
+        recording_trouble(self->recording, error->text, sizeof error->text);
+    }
+    return errors_report(rc, err, error);
+}
+
 /* --- asynchronous saves --- */
 
 static void async_release(ckptbench_async *self)
@@ -123,6 +164,7 @@ static void async_release(ckptbench_async *self)
     if (!last)
         return;
     pthread_mutex_destroy(&self->lock);
+    free(self->path);
     free(self);
 }
 
@@ -142,6 +184,7 @@ static void await_end(ckptbench_async *self, uint64_t until_ns)
         self->err = again ? second : first;
     if (self->sample.flags & SAMPLE_FAILED && self->err.code == 0)
         (void)cb_fail(&self->err, rc ? rc : CB_ERR_INTERNAL, "an asynchronous save failed without a reason");
+    record(self->handle, self->path, self->start_wall_ns, &self->sample, self->before_s, true);
 }
 
 /* Waits for the asynchronous save, and returns its failure if nobody was told yet. */
@@ -213,11 +256,15 @@ void ckptbench_async_free(ckptbench_async *save)
         async_release(save);
 }
 
-static int make_async(ckptbench *self, ckptbench_async **async, struct cb_err *err)
+static int make_async(ckptbench *self, const char *path, ckptbench_async **async, struct cb_err *err)
 {
     ckptbench_async *made = calloc(1, sizeof *made);
-    if (!made)
+    if (made)
+        made->path = strdup(path);
+    if (!made || !made->path) {
+        free(made);
         return alloc_fail(err, "for an asynchronous save");
+    }
     pthread_mutex_init(&made->lock, NULL);
     made->owners = 1;
     made->handle = self;
@@ -336,7 +383,7 @@ static int prepare_state(ckptbench *self, const struct ckptbench_state *state, s
 static int save(ckptbench *self, const char *path, const struct ckptbench_state *state, ckptbench_async *async,
                 struct ckptbench_result *result, struct cb_err *err)
 {
-    uint64_t start_ns = clock_monotonic_ns();
+    uint64_t start_ns = clock_monotonic_ns(), start_wall_ns = clock_wall_ns();
     struct engine_options options = {
         .iteration = self->calls++, .deadline_ns = deadline_of(self), .async = async != NULL};
     struct table_request request = {.op = async ? "save asynchronously" : "save",
@@ -356,6 +403,8 @@ static int save(ckptbench *self, const char *path, const struct ckptbench_state 
     rc = tables_exchange(&self->saved, self->comm, state, &request, rc, &kept, err);
     if (!rc)
         rc = find_place(self, path, true, async != NULL, &place, &name, err);
+    if (!rc)
+        rc = begin_recording(self, &start_ns, err);
     if (rc)
         return rc;
     struct sample *sample = async ? &async->sample : &own;
@@ -363,11 +412,17 @@ static int save(ckptbench *self, const char *path, const struct ckptbench_state 
     rc = agree(self->comm, prepare_state(self, state, err), options.deadline_ns, err);
     double before_s = seconds_since(start_ns);
     if (!rc && async) {
+        async->start_wall_ns = start_wall_ns;
         async->before_s = before_s;
         async->plan_is_kept = kept;
     }
-    if (!rc)
-        rc = engine_save(place_engine(place), name.name, &self->state, &options, sample, err);
+    if (rc)
+        return rc;
+    rc = engine_save(place_engine(place), name.name, &self->state, &options, sample, err);
+    if (rc)
+        sample->flags |= SAMPLE_FAILED;
+    if (rc || !async)
+        record(self, path, start_wall_ns, sample, before_s, async != NULL);
     if (!rc && !async)
         fill_result(result, sample, before_s, kept);
     return rc;
@@ -381,7 +436,7 @@ static int locked_save(ckptbench *self, const char *path, const struct ckptbench
     ckptbench_async *async = NULL;
     pthread_mutex_lock(&self->lock);
     sigpipe_block(&guard);
-    int rc = is_async ? make_async(self, &async, &err) : 0;
+    int rc = is_async ? make_async(self, path, &async, &err) : 0;
     if (!rc)
         rc = save(self, path, state, async, result, &err);
     if (!rc && async) {
@@ -393,8 +448,9 @@ static int locked_save(ckptbench *self, const char *path, const struct ckptbench
         async_release(async);
     }
     sigpipe_restore(&guard);
+    rc = finish(self, rc, &err, error);
     pthread_mutex_unlock(&self->lock);
-    return errors_report(rc, &err, error);
+    return rc;
 }
 
 int ckptbench_save(ckptbench *handle, const char *path, const struct ckptbench_state *state,
@@ -433,7 +489,7 @@ static int make_room_for_values(ckptbench *self, const struct ckptbench_state *s
 static int load(ckptbench *self, const char *path, const struct ckptbench_state *state, struct ckptbench_result *result,
                 struct cb_err *err)
 {
-    uint64_t start_ns = clock_monotonic_ns();
+    uint64_t start_ns = clock_monotonic_ns(), start_wall_ns = clock_wall_ns();
     struct engine_options options = {.iteration = self->calls++, .deadline_ns = deadline_of(self)};
     struct table_request request = {.op = "load",
                                     .path = path,
@@ -456,6 +512,8 @@ static int load(ckptbench *self, const char *path, const struct ckptbench_state 
     rc = tables_exchange(&tables, self->comm, state, &request, rc, &unused, err);
     if (!rc)
         rc = find_place(self, path, false, false, &place, &name, err);
+    if (!rc)
+        rc = begin_recording(self, &start_ns, err);
     if (rc)
         goto out;
     rc = agree(self->comm, packing_prepare(&packing, state, &tables.joined, err), options.deadline_ns, err);
@@ -472,6 +530,8 @@ static int load(ckptbench *self, const char *path, const struct ckptbench_state 
     self->loading = state;
     rc = engine_load(place_engine(place), name.name, &target, &options, &sample, err);
     self->loading = NULL;
+    sample.flags |= rc ? SAMPLE_FAILED : 0;
+    record(self, path, start_wall_ns, &sample, before_s, false);
     if (!rc) {
         packing_unpack(&packing, state, &tables.joined);
         fill_result(result, &sample, before_s, false);
@@ -491,8 +551,9 @@ int ckptbench_load(ckptbench *handle, const char *path, const struct ckptbench_s
     sigpipe_block(&guard);
     int rc = load(handle, path, state, result, &err);
     sigpipe_restore(&guard);
+    rc = finish(handle, rc, &err, error);
     pthread_mutex_unlock(&handle->lock);
-    return errors_report(rc, &err, error);
+    return rc;
 }
 
 int ckptbench_loaded_value(ckptbench *handle, size_t index, const void **bytes, uint64_t *length,
@@ -644,7 +705,12 @@ static int make_handle(const struct ckptbench_open_options *options, ckptbench *
     if (!self->page)
         return alloc_fail(err, "for a handle");
     status_page_fill(self->page, options->rank, options->rank_count, 0);
-    int rc = keys_read(options->words, options->word_count, &self->experiment, err);
+    const char *record = NULL, *asked = getenv("CKPTBENCH_RUN");
+    int rc = keys_read(options->words, options->word_count, &self->experiment, &record, err);
+    if (!rc) {
+        self->record = strdup(record ? record : asked ? asked : "");
+        rc = self->record ? 0 : alloc_fail(err, "for a handle");
+    }
     if (!rc)
         rc = device_host_open(device_host_cores(), &self->device, err);
     return rc ? rc : connect_ranks(self, options, err);
@@ -657,6 +723,7 @@ static void free_handle(ckptbench *self)
     if (self->device)
         device_close(self->device);
     free(self->page);
+    free(self->record);
     experiment_free(self->experiment);
     packing_release(&self->packing);
     tables_release(&self->saved);
@@ -708,9 +775,14 @@ int ckptbench_close(ckptbench *handle, struct ckptbench_error *error)
     }
     if (left && closed)
         async_release(left);
+    if (!left)
+        recording_end(handle->recording);
+    rc = finish(handle, rc, &err, error);
+    recording_free(handle->recording);
+    handle->recording = NULL;
     pthread_mutex_unlock(&handle->lock);
     if (closed)
         free_handle(handle);
     sigpipe_restore(&guard);
-    return errors_report(rc, &err, error);
+    return rc;
 }

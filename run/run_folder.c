@@ -284,14 +284,14 @@ void run_folder_read_state(const char *path, uint32_t sealed, char state[16])
 }
 
 /* A record lock on a file, because flock() on the folder would not hold between machines of a network file system. */
-int run_folder_lock(const char *path, int *fd, struct cb_err *err)
+static int lock_folder(const char *path, short type, int *fd, struct cb_err *err)
 {
     char file[PATH_MAX];
-    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    struct flock whole = {.l_type = type, .l_whence = SEEK_SET};
     int rc = run_folder_join(file, path, "lock", err);
     if (rc)
         return rc;
-    int opened = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    int opened = *fd >= 0 ? *fd : open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (opened < 0)
         return cb_fail_errno(err, errno, "opening %s", file);
     if (fcntl(opened, F_OFD_SETLK, &whole) < 0 && errno != ENOLCK && errno != ENOSYS && errno != EOPNOTSUPP) {
@@ -303,6 +303,17 @@ int run_folder_lock(const char *path, int *fd, struct cb_err *err)
     }
     *fd = opened;
     return 0;
+}
+
+int run_folder_lock(const char *path, int *fd, struct cb_err *err)
+{
+    *fd = -1;
+    return lock_folder(path, F_WRLCK, fd, err);
+}
+
+int run_folder_share_lock(const char *path, int *fd, struct cb_err *err)
+{
+    return lock_folder(path, F_RDLCK, fd, err);
 }
 
 static void write_slowest(struct json_writer *json, const void *object)

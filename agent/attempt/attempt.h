@@ -44,6 +44,7 @@ struct attempt {
     uint32_t ranks;
     uint64_t warmup, iterations;
     uint64_t started_ns, started_wall_ns;
+    uint64_t ended_wall_ns;                  /* 0: when it is sealed */
     const volatile sig_atomic_t *signals;    /* SIGINT and SIGTERM received so far */
     const volatile sig_atomic_t *time_is_up; /* SIGUSR1 arrived: the job's time limit is near */
     bool limit_is_near;                      /* a training was asked to end before timeout.run */

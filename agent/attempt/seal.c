@@ -404,6 +404,6 @@ int seal_write(struct attempt *attempt, struct cb_err *err)
     if (*attempt->stuck)
         snprintf(manifest.message + used, sizeof manifest.message - used, "; could not be ended: %.255s",
                  attempt->stuck);
-    manifest.ended_wall_ns = clock_wall_ns();
+    manifest.ended_wall_ns = attempt->ended_wall_ns ? attempt->ended_wall_ns : clock_wall_ns();
     return manifest_write(attempt->path.data, &manifest, err);
 }

@@ -81,7 +81,7 @@ void watch_command_run(struct attempt *attempt)
     if (!rc)
         rc = run_command(attempt, folder, &err);
     if (!rc)
-        rc = watch_lines_read(attempt, folder, &err);
+        rc = watch_lines_read(attempt, folder, NULL, &err);
     if (rc) {
         attempt_decide(attempt, rc == CB_ERR_USAGE ? OUTCOME_BENCHMARK_FAILED : OUTCOME_INFRASTRUCTURE, rc, "%s",
                        err.message);

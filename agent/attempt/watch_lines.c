@@ -21,6 +21,7 @@
 #define RANKS_MOST (1 << 20)
 #define WARNINGS_MOST 20
 #define MOST 1e18 /* bytes or seconds; more was not measured */
+#define SECONDS_MOST 1e9
 
 /* One save or load of one rank. */
 struct seen {
@@ -36,10 +37,11 @@ struct seen {
 struct reading {
     struct seen *seen;
     size_t count;
-    uint32_t world, malformed, processes;
-    uint32_t asynchronous; /* saves */
-    char torch[32], broken[512];
-    char place[512]; /* the folder of the last save */
+    uint32_t world, malformed, processes, ended;
+    uint64_t first_ns, last_ns;    /* wall clock: of all lines */
+    uint32_t asynchronous;         /* saves */
+    char program[64], broken[512]; /* "torch 2.13.0" */
+    char place[512];               /* the folder of the last save */
     char **warnings;
     size_t warning_count;
     double step_s[2]; /* sums over the ranks: alone, and with a save behind */
@@ -113,8 +115,9 @@ static int add_warning(struct reading *self, const char *text, struct cb_err *er
 
 static int read_line(struct reading *self, const struct json_value *line, struct cb_err *err)
 {
-    const char *op = "", *text = "", *torch = "";
+    const char *op = "", *text = "", *torch = "", *program = "";
     uint32_t rank, world;
+    uint64_t at_ns = 0;
     if (json_need_u32(line, "rank", &rank, NULL) || json_need_u32(line, "world", &world, NULL) || rank >= world ||
         world > RANKS_MOST || !json_as_text(json_get(line, "op"), &op)) {
         self->malformed++;
@@ -122,11 +125,22 @@ static int read_line(struct reading *self, const struct json_value *line, struct
     }
     bool has_text = json_as_text(json_get(line, "text"), &text);
     self->world = world > self->world ? world : self->world;
+    if (json_as_u64(json_get(line, "start_ns"), &at_ns) && at_ns > 0) {
+        double seconds = number_of(line, "op_s");
+        uint64_t end_ns = at_ns + (uint64_t)(seconds < SECONDS_MOST ? seconds * NS_PER_S : 0);
+        self->first_ns = !self->first_ns || at_ns < self->first_ns ? at_ns : self->first_ns;
+        self->last_ns = end_ns > self->last_ns ? end_ns : self->last_ns;
+    }
     if (strcmp(op, "save") == 0 || strcmp(op, "load") == 0)
         return add_seen(self, line, rank, *op == 's' ? OP_SAVE : OP_LOAD, err);
     if (strcmp(op, "process") == 0 && json_as_text(json_get(line, "torch"), &torch)) {
         self->processes++;
-        snprintf(self->torch, sizeof self->torch, "%s", torch);
+        snprintf(self->program, sizeof self->program, "torch %s", torch);
+    } else if (strcmp(op, "process") == 0 && json_as_text(json_get(line, "program"), &program)) {
+        self->processes++;
+        snprintf(self->program, sizeof self->program, "%s", program);
+    } else if (strcmp(op, "end") == 0) {
+        self->ended++;
     } else if (strcmp(op, "step_alone") == 0 || strcmp(op, "step_behind") == 0) {
         size_t which = strcmp(op, "step_alone") == 0 ? 0 : 1;
         self->step_s[which] += number_of(line, "op_s");
@@ -370,10 +384,9 @@ static void describe(const struct reading *self, struct status_page *page)
         return;
     }
     snprintf(text, sizeof text, " (%u asynchronous)", self->asynchronous);
-    add_fact(page, "watch.seen", "%u rank%s of torch %s: %u save%s%s, %u load%s", self->world,
-             units_plural(self->world), *self->torch ? self->torch : "?", counted[OP_SAVE],
-             units_plural(counted[OP_SAVE]), self->asynchronous ? text : "", counted[OP_LOAD],
-             units_plural(counted[OP_LOAD]));
+    add_fact(page, "watch.seen", "%u rank%s of %s: %u save%s%s, %u load%s", self->world, units_plural(self->world),
+             *self->program ? self->program : "torch ?", counted[OP_SAVE], units_plural(counted[OP_SAVE]),
+             self->asynchronous ? text : "", counted[OP_LOAD], units_plural(counted[OP_LOAD]));
     if (self->left_out)
         add_fact(page, "watch.left_out", "%u file%s saved or loaded in one piece: %s in %s", self->left_out,
                  units_plural(self->left_out), units_format_bytes(self->left_out_bytes, bytes),
@@ -409,7 +422,7 @@ static void fill_pages(struct reading *self, const struct pages *pages)
         atomic_store(&pages->page[rank]->phase, (uint32_t)PHASE_DONE);
 }
 
-int watch_lines_read(struct attempt *attempt, const char *folder, struct cb_err *err)
+int watch_lines_read(struct attempt *attempt, const char *folder, bool *all_ended, struct cb_err *err)
 {
     struct reading reading = {.world = 1};
     int rc = read_folder(&reading, folder, err);
@@ -423,6 +436,12 @@ int watch_lines_read(struct attempt *attempt, const char *folder, struct cb_err 
     }
     if (!rc)
         fill_pages(&reading, &attempt->pages);
+    if (!rc && !attempt->started_wall_ns) {
+        attempt->started_wall_ns = reading.first_ns;
+        attempt->ended_wall_ns = reading.last_ns;
+    }
+    if (all_ended)
+        *all_ended = reading.processes >= reading.world && reading.ended >= reading.processes;
     release(&reading);
     return rc;
 }

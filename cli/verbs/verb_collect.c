@@ -14,10 +14,12 @@
 #include "cli/cli.h"
 #include "cli/jobs/job_list.h"
 #include "cli/jobs/pool_list.h"
+#include "cli/jobs/run_here.h"
 #include "cli/jobs/site_runs.h"
 #include "cli/report/history_reading.h"
 #include "cli/sites/site_verb.h"
 #include "core/alloc.h"
+#include "core/child.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/path.h"
@@ -28,6 +30,8 @@
 
 #define PATH_MAX_BYTES 4096
 #define DEFAULT_SILENCE_NS (60 * NS_PER_S)
+#define SEALING_NS (600 * NS_PER_S)
+#define LINES_FOLDER "watch" /* of an attempt (docs/watch.md) */
 
 struct collection {
     struct history *history;
@@ -66,11 +70,26 @@ static uint64_t modified_ns(const char *folder, const char *name)
     return (uint64_t)status.st_mtim.tv_sec * NS_PER_S + (uint64_t)status.st_mtim.tv_nsec;
 }
 
-/* The newest modification time of the files that a running agent writes. */
+/* The newest modification time of the files of a folder. */
+static uint64_t newest_in_ns(const char *attempt_path, const char *folder)
+{
+    char path[PATH_MAX_BYTES];
+    uint64_t newest = 0;
+    DIR *entries = snprintf(path, sizeof path, "%s/%s", attempt_path, folder) < (int)sizeof path ? opendir(path) : NULL;
+    for (struct dirent *entry; entries && (entry = readdir(entries));) {
+        uint64_t at_ns = modified_ns(path, entry->d_name);
+        newest = at_ns > newest ? at_ns : newest;
+    }
+    if (entries)
+        closedir(entries);
+    return newest;
+}
+
+/* The newest modification time of the files that a running agent or a program that records itself writes. */
 static uint64_t last_sign_ns(const char *attempt_path)
 {
     static const char *const names[] = {".", "progress.json", "records", "logs"};
-    uint64_t newest = 0;
+    uint64_t newest = newest_in_ns(attempt_path, LINES_FOLDER);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         uint64_t at_ns = modified_ns(attempt_path, names[i]);
         newest = at_ns > newest ? at_ns : newest;
@@ -88,6 +107,32 @@ static bool has_controller(const char *folder)
     return held;
 }
 
+/* The processes of an attempt have left lines: the agent makes records of them. A program that records itself needs no
+ * silence if all of its processes reported their end. */
+static int seal_lines(struct collection *self, const char *run, const char *folder, const char *attempt_path,
+                      bool is_silent, struct cb_err *err)
+{
+    char agent[PATH_MAX_BYTES];
+    struct manifest manifest;
+    struct buf unused;
+    int rc = agent_program_find(agent, err);
+    if (rc)
+        return rc;
+    const struct child_options options = {
+        .argv = (const char *const[]){agent, "seal", folder, is_silent ? "--silent" : NULL, NULL},
+        .stdin_fd = -1,
+        .stdout_fd = -1,
+        .stderr_fd = -1};
+    buf_init(&unused, RUN_FOLDER_FILE_MAX_BYTES);
+    rc = child_capture(&options, SEALING_NS, &unused, err);
+    buf_release(&unused);
+    if (rc)
+        return rc;
+    if (manifest_read(attempt_path, &manifest, NULL) == 0)
+        report(self, run, "sealed", *manifest.message ? manifest.message : NULL);
+    return 0;
+}
+
 static int seal_if_dead(struct collection *self, const char *run, const char *folder, struct cb_err *err)
 {
     char path[PATH_MAX_BYTES];
@@ -103,8 +148,11 @@ static int seal_if_dead(struct collection *self, const char *run, const char *fo
     if (rc != CB_ERR_NOT_FOUND)
         return rc;
     uint64_t sign_ns = last_sign_ns(path), started_ns = modified_ns(path, "fingerprint.json");
-    if (sign_ns + self->silence_ns > clock_wall_ns() || has_controller(folder))
+    bool is_silent = sign_ns + self->silence_ns <= clock_wall_ns(), has_lines = modified_ns(path, LINES_FOLDER) != 0;
+    if ((!is_silent && !has_lines) || has_controller(folder))
         return 0;
+    if (has_lines)
+        return seal_lines(self, run, folder, path, is_silent, err);
     manifest = (struct manifest){.attempt = last,
                                  .outcome = OUTCOME_LOST,
                                  .started_wall_ns = started_ns && started_ns < sign_ns ? started_ns : sign_ns,

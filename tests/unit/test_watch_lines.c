@@ -22,7 +22,7 @@ static struct attempt read_lines(void)
 {
     struct attempt attempt = {.run = "unit", .number = 1, .pages = {.lock_fd = -1}};
     struct cb_err err;
-    if (watch_lines_read(&attempt, folder, &err))
+    if (watch_lines_read(&attempt, folder, NULL, &err))
         fail_msg("%s", err.message);
     return attempt;
 }

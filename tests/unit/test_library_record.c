@@ -1,0 +1,309 @@
+/* Saves and loads of libckptbench recorded as a run, and how recording fails without harm. */
+#include "library_ranks.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+
+#include "core/buf.h"
+
+#define TEXT_MOST (1 << 20)
+
+static void use_home(const char *name)
+{
+    char home[128];
+    snprintf(home, sizeof home, "%s/%s", folder, name);
+    assert_int_equal(setenv("CKPTBENCH_HOME", home, 1), 0);
+}
+
+/* The text of all files in a folder of lines. Freed by the caller. */
+static struct buf read_lines(const char *name)
+{
+    char path[256], file[600];
+    struct buf text;
+    buf_init(&text, TEXT_MOST);
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    DIR *entries = opendir(path);
+    assert_non_null(entries);
+    for (struct dirent *entry; (entry = readdir(entries));) {
+        struct buf one;
+        if (entry->d_name[0] == '.')
+            continue;
+        snprintf(file, sizeof file, "%s/%s", path, entry->d_name);
+        buf_init(&one, TEXT_MOST);
+        assert_int_equal(buf_read_file(&one, file, NULL), 0);
+        buf_append(&text, one.data, one.len);
+        buf_release(&one);
+    }
+    closedir(entries);
+    return text;
+}
+
+static uint32_t count(const struct buf *text, const char *part)
+{
+    uint32_t found = 0;
+    for (const char *at = text->data; at && (at = strstr(at, part)); at++)
+        found++;
+    return found;
+}
+
+struct texts {
+    pthread_mutex_t lock;
+    char said[4][1024]; /* by rank 0 */
+    bool has_failed;
+};
+
+/* Saves, saves asynchronously, loads; each with what the error said. */
+static void work(ckptbench *handle, uint32_t rank, uint32_t ranks, void *context)
+{
+    struct texts *texts = context;
+    struct described_state state;
+    float matrix[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    char to[4][192];
+    (void)ranks;
+    for (int i = 0; i < 4; i++)
+        snprintf(to[i], sizeof to[i], "%s/checkpoints/%d", folder, i < 3 ? i : 0);
+    describe_nothing(&state);
+    add_tensor(&state, "matrix", "float32", 1, (uint64_t[]){8});
+    add_region(&state, matrix, NULL, NULL);
+    for (int i = 0; i < 4; i++) {
+        struct ckptbench_error error = {.code = 7, .text = "before"};
+        int code = i == 1   ? ckptbench_save_async(handle, to[i], &state.state, NULL, &error)
+                   : i == 3 ? ckptbench_load(handle, to[i], &state.state, NULL, &error)
+                            : ckptbench_save(handle, to[i], &state.state, NULL, &error);
+        if (code)
+            print_error("call %d of rank %u: %s\n", i, rank, error.text);
+        pthread_mutex_lock(&texts->lock);
+        texts->has_failed = texts->has_failed || code || error.code;
+        if (rank == 0)
+            snprintf(texts->said[i], sizeof texts->said[i], "%s", error.text);
+        pthread_mutex_unlock(&texts->lock);
+    }
+}
+
+static void run(uint32_t ranks, const char *word, struct texts *texts)
+{
+    const char *const words[] = {word, "label.job=unit", "folder=overwrite", NULL};
+    *texts = (struct texts){.lock = PTHREAD_MUTEX_INITIALIZER};
+    run_ranks(ranks, words, work, texts);
+    assert_false(texts->has_failed);
+}
+
+static void each_save_and_load_of_each_rank_is_a_line(void **unused)
+{
+    struct texts texts;
+    (void)unused;
+    use_home("home");
+    run(3, "record=training", &texts);
+    for (int i = 0; i < 4; i++)
+        assert_string_equal(texts.said[i], "");
+    struct buf lines = read_lines("home/runs/training/attempts/1/watch");
+    assert_int_equal(count(&lines, "\"op\": \"process\""), 3);
+    assert_int_equal(count(&lines, "\"op\": \"save\""), 9);
+    assert_int_equal(count(&lines, "\"op\": \"load\""), 3);
+    assert_int_equal(count(&lines, "\"op\": \"end\""), 3);
+    assert_int_equal(count(&lines, "\"world\": 3"), 18);
+    assert_int_equal(count(&lines, "\"asynchronous\": true"), 3);
+    assert_int_equal(count(&lines, "\"failed\": true"), 0);
+    assert_int_equal(count(&lines, "\"stall_s\""), 9);
+    assert_int_equal(count(&lines, "\"requests\""), 12);
+    buf_release(&lines);
+    assert_true(exists("home/runs/training/experiment.yaml"));
+    clear();
+}
+
+/* As a program that starts again before anybody has sealed its first attempt. */
+static void the_environment_names_a_run_and_a_folder_may_be_anywhere(void **unused)
+{
+    struct texts texts;
+    char word[128];
+    (void)unused;
+    use_home("home");
+    assert_int_equal(setenv("CKPTBENCH_RUN", "by-environment", 1), 0);
+    run(1, "copies=1", &texts);
+    assert_true(exists("home/runs/by-environment/attempts/1/watch"));
+    run(1, "record=", &texts);
+    snprintf(word, sizeof word, "record=%s/elsewhere/mine", folder);
+    run(1, word, &texts);
+    assert_true(exists("elsewhere/mine/attempts/1/watch"));
+    unsetenv("CKPTBENCH_RUN");
+    struct buf lines = read_lines("home/runs/by-environment/attempts/1/watch");
+    assert_int_equal(count(&lines, "\"op\": \"end\""), 1);
+    buf_release(&lines);
+    clear();
+}
+
+static void handles_of_one_process_record_together(void **unused)
+{
+    struct texts texts;
+    (void)unused;
+    use_home("home");
+    run(2, "record=shared", &texts);
+    run(1, "record=shared", &texts);
+    assert_false(exists("home/runs/shared/attempts/2"));
+    struct buf lines = read_lines("home/runs/shared/attempts/1/watch");
+    assert_int_equal(count(&lines, "\"op\": \"save\""), 9);
+    assert_int_equal(count(&lines, "\"op\": \"end\""), 3);
+    buf_release(&lines);
+    clear();
+}
+
+static void expect_told_once(const struct texts *texts, const char *part)
+{
+    if (!strstr(texts->said[0], part) || !strstr(texts->said[0], "not recorded"))
+        fail_msg("said: %s", texts->said[0]);
+    for (int i = 1; i < 4; i++)
+        assert_string_equal(texts->said[i], "");
+}
+
+static void a_home_that_is_no_folder_is_told_once_and_saves_pass(void **unused)
+{
+    struct texts texts;
+    (void)unused;
+    use_home("file/home");
+    char path[128];
+    snprintf(path, sizeof path, "%s/file", folder);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fclose(file);
+    run(2, "record=training", &texts);
+    expect_told_once(&texts, "file");
+    clear();
+}
+
+static void names_that_are_no_runs_are_told_once_and_saves_pass(void **unused)
+{
+    static const char *const names[] = {"record=..", "record=a b",     "record=-rf",
+                                        "record=/",  "record=a/../..", "record=a\n"};
+    struct texts texts;
+    (void)unused;
+    use_home("home");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        run(1, names[i], &texts);
+        expect_told_once(&texts, "no name for a run");
+    }
+    assert_false(exists("home/runs"));
+    clear();
+}
+
+/* The file of this process in attempt 1 of run `name`, which must not exist yet, leads to `target`. */
+static void plant_file(const char *name, const char *target)
+{
+    char path[600], host[256] = "";
+    struct texts texts;
+    snprintf(path, sizeof path, "record=%s/home/runs/%s", folder, name);
+    run(1, path, &texts);
+    assert_int_equal(gethostname(host, sizeof host - 1), 0);
+    snprintf(path, sizeof path, "%s/home/runs/%s/attempts/1/watch/%.255s-%ld.jsonl", folder, name, host,
+             (long)getpid());
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(symlink(target, path), 0);
+}
+
+static void a_full_home_is_told_once_and_saves_pass(void **unused)
+{
+    struct texts texts;
+    (void)unused;
+    use_home("home");
+    plant_file("full", "/dev/full");
+    run(2, "record=full", &texts);
+    expect_told_once(&texts, "No space left");
+    clear();
+}
+
+static void a_run_of_another_program_is_not_joined(void **unused)
+{
+    struct texts texts;
+    char path[600];
+    (void)unused;
+    use_home("home");
+    run(1, "record=taken", &texts);
+    snprintf(path, sizeof path, "%s/home/runs/taken/attempts/1/watch", folder);
+    nftw(path, remove_entry, 4, FTW_DEPTH | FTW_PHYS);
+    snprintf(path, sizeof path, "%s/home/runs/taken/lock", folder);
+    FILE *file = fopen(path, "r+");
+    assert_non_null(file);
+    struct flock all = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+    assert_int_equal(fcntl(fileno(file), F_OFD_SETLK, &all), 0);
+    run(1, "record=taken", &texts);
+    expect_told_once(&texts, "another program");
+    fclose(file);
+    run(1, "record=taken", &texts);
+    assert_string_equal(texts.said[0], "");
+    assert_true(exists("home/runs/taken/attempts/2/watch"));
+    clear();
+}
+
+static void a_run_of_ckptbench_gets_no_attempt_of_a_program(void **unused)
+{
+    struct texts texts;
+    char path[600];
+    struct buf text;
+    (void)unused;
+    use_home("home");
+    run(1, "record=run", &texts);
+    snprintf(path, sizeof path, "%s/home/runs/run/experiment.yaml", folder);
+    buf_init(&text, TEXT_MOST);
+    assert_int_equal(buf_read_file(&text, path, NULL), 0);
+    char *at = strstr(text.data, "workload: watch");
+    assert_non_null(at);
+    memcpy(at, "workload: raw  ", strlen("workload: raw  "));
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_int_equal(fwrite(text.data, 1, text.len, file), text.len);
+    fclose(file);
+    buf_release(&text);
+    run(1, "record=run", &texts);
+    expect_told_once(&texts, "run of ckptbench itself");
+    assert_false(exists("home/runs/run/attempts/2"));
+    clear();
+}
+
+/* A password in an endpoint is not in the run, nor one in a path, which no store accepts. */
+static void secrets_are_not_recorded(void **unused)
+{
+    const char *const words[] = {"record=secret", "s3.endpoint=https://user:sesame@host"};
+    struct ckptbench_open_options options = {
+        .struct_bytes = sizeof options, .rank_count = 1, .words = words, .word_count = 2};
+    struct described_state state;
+    ckptbench *handle = NULL;
+    struct buf text;
+    char path[256];
+    float one = 1;
+    (void)unused;
+    use_home("home");
+    snprintf(path, sizeof path, "%s/step", folder);
+    describe_nothing(&state);
+    add_tensor(&state, "one", "float32", 0, NULL);
+    add_region(&state, &one, NULL, NULL);
+    assert_int_equal(ckptbench_open(&options, &handle, NULL), 0);
+    assert_int_equal(ckptbench_save(handle, path, &state.state, NULL, NULL), 0);
+    assert_true(ckptbench_save(handle, "s3://user:sesame@bucket/step", &state.state, NULL, NULL) < 0);
+    assert_int_equal(ckptbench_close(handle, NULL), 0);
+    struct buf lines = read_lines("home/runs/secret/attempts/1/watch");
+    assert_int_equal(count(&lines, "\"op\": \"save\""), 1);
+    assert_int_equal(count(&lines, "sesame"), 0);
+    buf_release(&lines);
+    buf_init(&text, TEXT_MOST);
+    snprintf(path, sizeof path, "%s/home/runs/secret/experiment.yaml", folder);
+    assert_int_equal(buf_read_file(&text, path, NULL), 0);
+    assert_int_equal(count(&text, "workload: watch"), 1);
+    assert_int_equal(count(&text, "sesame"), 0);
+    buf_release(&text);
+    clear();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_save_and_load_of_each_rank_is_a_line),
+        cmocka_unit_test(the_environment_names_a_run_and_a_folder_may_be_anywhere),
+        cmocka_unit_test(handles_of_one_process_record_together),
+        cmocka_unit_test(a_home_that_is_no_folder_is_told_once_and_saves_pass),
+        cmocka_unit_test(names_that_are_no_runs_are_told_once_and_saves_pass),
+        cmocka_unit_test(a_full_home_is_told_once_and_saves_pass),
+        cmocka_unit_test(a_run_of_another_program_is_not_joined),
+        cmocka_unit_test(a_run_of_ckptbench_gets_no_attempt_of_a_program),
+        cmocka_unit_test(secrets_are_not_recorded),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
