@@ -1,0 +1,423 @@
+/* libckptbench through its header: calls that do not fit together, asynchronous saves, ranks that die, two programs at one
+ * path, and what callers are told. */
+#include "library_grid.h"
+
+#include <sys/wait.h>
+
+#include "lib/claims.h"
+
+static void disagree(ckptbench *handle, uint32_t rank, uint32_t ranks, void *context)
+{
+    struct grid_state *grid = calloc(1, sizeof *grid);
+    struct ckptbench_error error = {0};
+    char where[160];
+    (void)context;
+    describe_grid(grid, rank, ranks, 1);
+    for (int i = 0; i < 2; i++) { /* without a plan that is kept, and with one */
+        snprintf(where, sizeof where, "%s/other-%u", folder, rank);
+        int code = ckptbench_save(handle, where, &grid->described.state, NULL, &error);
+        assert_true(code == CKPTBENCH_USAGE || code == CKPTBENCH_ABORTED);
+        snprintf(where, sizeof where, "%s/same-%d", folder, i);
+        assert_int_equal(ckptbench_save(handle, where, &grid->described.state, NULL, NULL), 0);
+    }
+    int code = rank == 0 ? ckptbench_load(handle, where, &grid->described.state, NULL, &error)
+                         : ckptbench_save(handle, where, &grid->described.state, NULL, &error);
+    assert_int_equal(code, CKPTBENCH_USAGE);
+    assert_non_null(strstr(error.text, "ranks call differently"));
+    snprintf(where, sizeof where, "%s/last", folder);
+    assert_int_equal(ckptbench_save(handle, where, &grid->described.state, NULL, NULL), 0);
+    free(grid);
+}
+
+static void ranks_that_call_differently_are_refused(void **state)
+{
+    (void)state;
+    clear();
+    run_ranks(2, NULL, disagree, NULL);
+    assert_false(exists("other-0/.metadata") || exists("other-1/.metadata"));
+}
+
+/* A value that changes on one rank only is noticed although the plan is kept. */
+static void change_value(ckptbench *handle, uint32_t rank, uint32_t ranks, void *context)
+{
+    struct grid_state *grid = calloc(1, sizeof *grid);
+    struct ckptbench_error error = {0};
+    char where[160], value[] = VALUE;
+    (void)context;
+    describe_grid(grid, rank, ranks, 1);
+    grid->described.values[0].bytes = value;
+    snprintf(where, sizeof where, "%s/first", folder);
+    assert_int_equal(ckptbench_save(handle, where, &grid->described.state, NULL, NULL), 0);
+    value[0] = 'A'; /* the same on all ranks */
+    snprintf(where, sizeof where, "%s/second", folder);
+    assert_int_equal(ckptbench_save(handle, where, &grid->described.state, NULL, NULL), 0);
+    value[0] = rank == 1 ? 'B' : 'A';
+    snprintf(where, sizeof where, "%s/third", folder);
+    int code = ckptbench_save(handle, where, &grid->described.state, NULL, &error);
+    assert_int_equal(code, CKPTBENCH_USAGE);
+    assert_non_null(strstr(error.text, "note: ranks 0 and 1 have different values"));
+    free(grid);
+}
+
+static void a_value_that_differs_on_one_rank_is_noticed_with_a_kept_plan(void **state)
+{
+    (void)state;
+    clear();
+    run_ranks(2, NULL, change_value, NULL);
+    assert_false(exists("third/.metadata"));
+}
+
+/* --- asynchronous saves --- */
+
+static void save_behind(ckptbench *handle, uint32_t rank, uint32_t ranks, void *context)
+{
+    struct grid_state *grid = calloc(1, sizeof *grid);
+    struct ckptbench_result result = {.struct_bytes = sizeof result};
+    struct ckptbench_error error = {0};
+    ckptbench_async *saves[3] = {0};
+    char where[160];
+    (void)context;
+    for (uint64_t version = 1; version <= 3; version++) {
+        describe_grid(grid, rank, ranks, version);
+        snprintf(where, sizeof where, "%s/deep/step-%llu", folder, (unsigned long long)version);
+        int code = ckptbench_save_async(handle, where, &grid->described.state, &saves[version - 1], &error);
+        if (code)
+            print_error("rank %u: %s\n", rank, error.text);
+        assert_int_equal(code, 0);
+        memset(grid->matrix, 0xff, sizeof grid->matrix);
+        memset(grid->bias, 0xff, sizeof grid->bias);
+        grid->step = -1;
+    }
+    for (size_t i = 0; i < 3; i++) {
+        int ended = 0;
+        assert_int_equal(ckptbench_async_wait(saves[i], -1, &ended, &result, &error), 0);
+        assert_int_equal(ended, 1);
+        assert_true(result.total_s >= result.stall_s && result.durable_s > 0);
+        assert_int_equal(result.plan_is_kept, i > 0);
+        assert_int_equal(ckptbench_async_wait(saves[i], 0, &ended, &result, &error), 0);
+        ckptbench_async_free(saves[i]);
+    }
+    free(grid);
+}
+
+static void a_state_may_change_while_it_is_saved_behind(void **state)
+{
+    (void)state;
+    clear();
+    run_ranks(2, NULL, save_behind, NULL);
+    for (uint64_t version = 1; version <= 3; version++)
+        run_ranks(2, NULL, load_transposed, &version);
+}
+
+static void fail_behind(ckptbench *handle, uint32_t rank, uint32_t ranks, void *context)
+{
+    struct grid_state *grid = calloc(1, sizeof *grid);
+    struct ckptbench_error error = {0};
+    ckptbench_async *save;
+    char where[160];
+    (void)context;
+    snprintf(where, sizeof where, "%s/taken", folder);
+    describe_grid(grid, rank, ranks, 1);
+    const struct ckptbench_state *state = &grid->described.state;
+    assert_int_equal(ckptbench_save(handle, where, state, NULL, &error), 0);
+    /* Nobody asks: the next call returns it, once. */
+    assert_int_equal(ckptbench_save_async(handle, where, state, NULL, &error), 0);
+    int code = ckptbench_load(handle, where, state, NULL, &error);
+    assert_int_equal(code, rank == 0 ? CKPTBENCH_EXISTS : CKPTBENCH_ABORTED);
+    assert_non_null(strstr(error.text, "taken"));
+    assert_int_equal(ckptbench_load(handle, where, state, NULL, &error), 0);
+    /* Who waits is told, and the next call is not. */
+    assert_int_equal(ckptbench_save_async(handle, where, state, &save, &error), 0);
+    code = ckptbench_async_wait(save, -1, NULL, NULL, &error);
+    assert_int_equal(code, rank == 0 ? CKPTBENCH_EXISTS : CKPTBENCH_ABORTED);
+    assert_int_equal(ckptbench_load(handle, where, state, NULL, &error), 0);
+    assert_int_equal(ckptbench_async_wait(save, 0, NULL, NULL, &error), code);
+    ckptbench_async_free(save);
+    free(grid);
+}
+
+static void a_failure_behind_is_returned_once(void **state)
+{
+    (void)state;
+    clear();
+    run_ranks(2, NULL, fail_behind, NULL);
+}
+
+static void close_without_waiting(void **state)
+{
+    (void)state;
+    struct ckptbench_open_options options = {.struct_bytes = sizeof options, .rank_count = 1};
+    struct grid_state *grid = calloc(1, sizeof *grid);
+    struct ckptbench_error error = {0};
+    ckptbench *handle;
+    ckptbench_async *save;
+    uint64_t offset[2] = {0}, size[2] = {ROWS, COLUMNS};
+    clear();
+    describe_nothing(&grid->described);
+    add_tensor(&grid->described, "matrix", "float32", 2, size);
+    add_region(&grid->described, grid->matrix, offset, size);
+    assert_int_equal(ckptbench_open(&options, &handle, &error), 0);
+    assert_int_equal(ckptbench_save_async(handle, place("last"), &grid->described.state, &save, &error), 0);
+    assert_int_equal(ckptbench_close(handle, &error), 0);
+    assert_true(exists("last/.metadata")); /* closing waits */
+    assert_int_equal(ckptbench_async_wait(save, 0, NULL, NULL, &error), 0);
+    ckptbench_async_free(save);
+    /* A failure of the last save is returned by the close. */
+    assert_int_equal(ckptbench_open(&options, &handle, &error), 0);
+    assert_int_equal(ckptbench_save_async(handle, place("last"), &grid->described.state, NULL, &error), 0);
+    assert_int_equal(ckptbench_close(handle, &error), CKPTBENCH_EXISTS);
+    assert_non_null(strstr(error.text, "last"));
+    free(grid);
+}
+
+/* --- ranks that die --- */
+
+static void a_rank_that_dies_is_named_and_the_others_can_close(void **state)
+{
+    (void)state;
+    struct ckptbench_open_options options = {.struct_bytes = sizeof options, .rank_count = 2};
+    struct grid_state *grid = calloc(1, sizeof *grid);
+    struct ckptbench_error error = {0};
+    char meeting[CKPTBENCH_MEETING_BYTES];
+    ckptbench *handle = NULL;
+    clear();
+    assert_int_equal(ckptbench_listen("127.0.0.1", &options.listener, meeting, &error), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        struct ckptbench_open_options other = {
+            .struct_bytes = sizeof other, .rank = 1, .rank_count = 2, .meeting = meeting};
+        _exit(ckptbench_open(&other, &handle, NULL) ? 1 : 0); /* and dies, without a word */
+    }
+    assert_int_equal(ckptbench_open(&options, &handle, &error), 0);
+    int status;
+    assert_true(waitpid(child, &status, 0) == child && status == 0);
+    describe_grid(grid, 0, 2, 1);
+    int code = ckptbench_save(handle, place("half"), &grid->described.state, NULL, &error);
+    assert_int_equal(code, CKPTBENCH_ABORTED);
+    assert_non_null(strstr(error.text, "rank 1 is gone"));
+    assert_true(ckptbench_save(handle, path, &grid->described.state, NULL, &error) != 0);
+    assert_false(exists("half"));
+    assert_int_equal(ckptbench_close(handle, &error), 0);
+    free(grid);
+}
+
+/* --- other programs --- */
+
+static ckptbench *open_alone(struct described_state *described, float *matrix)
+{
+    struct ckptbench_open_options options = {.struct_bytes = sizeof options, .rank_count = 1};
+    ckptbench *handle = NULL;
+    describe_nothing(described);
+    add_tensor(described, "matrix", "float32", 2, (uint64_t[]){8, 8});
+    add_region(described, matrix, NULL, NULL);
+    assert_int_equal(ckptbench_open(&options, &handle, NULL), 0);
+    return handle;
+}
+
+static struct claims *open_other(void)
+{
+    struct experiment *experiment;
+    struct claims *other;
+    assert_int_equal(experiment_new(&experiment, NULL), 0);
+    assert_int_equal(experiment_set(experiment, "store", folder, "test", NULL), 0);
+    assert_int_equal(claims_new(experiment, true, &other, NULL), 0);
+    experiment_free(experiment);
+    return other;
+}
+
+static bool leaves_claims(void)
+{
+    return exists(".ckptbench-saving-step") || exists("step/.ckptbench-run");
+}
+
+static void a_path_that_another_program_is_saving_to_is_refused(void **state)
+{
+    (void)state;
+    struct described_state described;
+    struct ckptbench_error error = {0};
+    float matrix[64] = {0};
+    clear();
+    ckptbench *handle = open_alone(&described, matrix);
+    struct claims *other = open_other();
+    assert_int_equal(claims_enter(other, "step", NULL), 0);
+    assert_int_equal(ckptbench_save(handle, place("step"), &described.state, NULL, &error), CKPTBENCH_EXISTS);
+    assert_non_null(strstr(error.text, "step is being saved by another program"));
+    assert_false(exists("step"));
+    assert_int_equal(ckptbench_save(handle, place("other"), &described.state, NULL, &error), 0);
+    claims_leave(other);
+    assert_int_equal(ckptbench_save(handle, place("step"), &described.state, NULL, &error), 0);
+    assert_false(leaves_claims());
+    claims_free(other);
+    assert_int_equal(ckptbench_close(handle, NULL), 0);
+}
+
+static void the_claim_of_a_program_that_died_is_taken_over(void **state)
+{
+    (void)state;
+    struct described_state described;
+    struct ckptbench_error error = {0};
+    float matrix[64] = {0};
+    int status;
+    clear();
+    pid_t child = fork();
+    if (child == 0)
+        _exit(claims_enter(open_other(), "step", NULL) ? 1 : 0);
+    assert_true(waitpid(child, &status, 0) == child && status == 0);
+    assert_true(leaves_claims());
+    ckptbench *handle = open_alone(&described, matrix);
+    assert_int_equal(ckptbench_save(handle, place("step"), &described.state, NULL, &error), 0);
+    assert_false(leaves_claims());
+    assert_int_equal(ckptbench_close(handle, NULL), 0);
+}
+
+static void the_folder_of_a_run_is_refused(void **state)
+{
+    (void)state;
+    struct described_state described;
+    struct ckptbench_error error = {0};
+    float matrix[64] = {0};
+    clear();
+    ckptbench *handle = open_alone(&described, matrix);
+    FILE *claim = fopen(place(".ckptbench-run"), "w");
+    assert_true(claim && fputs("20261121-k3f9\ntemporary\n", claim) >= 0 && fclose(claim) == 0);
+    assert_int_equal(ckptbench_save(handle, place("step"), &described.state, NULL, &error), CKPTBENCH_EXISTS);
+    assert_non_null(strstr(error.text, "run 20261121-k3f9"));
+    assert_false(exists("step") || leaves_claims());
+    assert_int_equal(ckptbench_close(handle, NULL), 0);
+}
+
+/* --- the rest --- */
+
+static void list_contents(ckptbench *handle, uint32_t rank, uint32_t ranks, void *context)
+{
+    static const char *const names[] = {"bias", "matrix", "note", "nothing", "step"};
+    struct ckptbench_entry entry = {.struct_bytes = sizeof entry};
+    ckptbench_checkpoint *checkpoint;
+    struct ckptbench_error error;
+    char where[160];
+    (void)rank, (void)ranks, (void)context;
+    snprintf(where, sizeof where, "%s/deep/step-1/", folder);
+    assert_int_equal(ckptbench_inspect(handle, where, &checkpoint, &error), 0);
+    assert_int_equal(ckptbench_checkpoint_count(checkpoint), 5);
+    for (size_t i = 0; i < 5; i++) {
+        assert_int_equal(ckptbench_checkpoint_entry(checkpoint, i, &entry, &error), 0);
+        assert_string_equal(entry.fqn, names[i]);
+        assert_int_equal(entry.is_value, i == 2);
+    }
+    assert_int_equal(ckptbench_checkpoint_entry(checkpoint, 1, &entry, &error), 0);
+    assert_string_equal(ckptbench_dtype_name(entry.dtype), "float32");
+    assert_string_equal(entry.path, MATRIX_PATH);
+    assert_true(entry.dims == 2 && entry.shape[0] == ROWS && entry.shape[1] == COLUMNS);
+    assert_int_equal(entry.bytes, ROWS * COLUMNS * 4);
+    assert_int_equal(ckptbench_checkpoint_entry(checkpoint, 5, &entry, &error), CKPTBENCH_USAGE);
+    ckptbench_checkpoint_free(checkpoint);
+    snprintf(where, sizeof where, "%s/deep/step-7", folder);
+    assert_int_equal(ckptbench_inspect(handle, where, &checkpoint, &error), CKPTBENCH_NOT_FOUND);
+    assert_non_null(strstr(error.text, "step-7"));
+}
+
+static void a_checkpoint_can_be_listed(void **state)
+{
+    struct counts counts = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    (void)state;
+    clear();
+    run_ranks(2, NULL, save_grid, &counts);
+    run_ranks(1, NULL, list_contents, NULL);
+}
+
+static void load_what_is_not_there(ckptbench *handle, uint32_t rank, uint32_t ranks, void *context)
+{
+    struct described_state described;
+    struct ckptbench_error error = {0};
+    float memory[64];
+    (void)rank, (void)ranks, (void)context;
+    const struct {
+        const char *fqn, *dtype, *value, *error;
+        uint64_t length;
+    } wishes[] = {
+        {"bias", "float32", NULL, "bias: the checkpoint has shape", 64},
+        {"bias", "float16", NULL, "bias: the checkpoint has fp32", 1000},
+        {"absent", "float32", NULL, "absent: not in the checkpoint", 64},
+        {"note", "float32", NULL, "note: the checkpoint has a value", 64},
+        {NULL, NULL, "absent", "absent is not in", 0},
+    };
+    for (size_t i = 0; i < sizeof wishes / sizeof *wishes; i++) {
+        describe_nothing(&described);
+        if (wishes[i].fqn) {
+            add_tensor(&described, wishes[i].fqn, wishes[i].dtype, 1, &wishes[i].length);
+            add_region(&described, memory, (uint64_t[]){0}, (uint64_t[]){64});
+        } else {
+            add_value(&described, wishes[i].value, NULL, 0);
+        }
+        int code = ckptbench_load(handle, context, &described.state, NULL, &error);
+        assert_int_equal(code, CKPTBENCH_CORRUPT);
+        if (!strstr(error.text, wishes[i].error))
+            fail_msg("'%s' is not in '%s'", wishes[i].error, error.text);
+    }
+}
+
+static void a_load_names_what_the_checkpoint_lacks(void **state)
+{
+    struct counts counts = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    (void)state;
+    clear();
+    run_ranks(2, NULL, save_grid, &counts);
+    run_ranks(1, NULL, load_what_is_not_there, (void *)place("deep/step-1"));
+}
+
+static void a_save_replaces_a_checkpoint_only_if_told(void **state)
+{
+    const char *const words[] = {"folder=overwrite", NULL};
+    struct counts counts = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    uint64_t version = 1;
+    (void)state;
+    clear();
+    run_ranks(4, NULL, save_grid, &counts);
+    run_ranks(2, words, save_grid, &counts);
+    run_ranks(2, NULL, load_transposed, &version);
+}
+
+static void keys_without_meaning_are_refused(void **state)
+{
+    static const char *const wrong[] = {"model=gpt2", "save.async=true", "load.dp=2",         "format=raw",
+                                        "io.depth",   "io.depht=3",      "folder=rotate",     "store=/tmp",
+                                        "io.depth=0", "timeout.run=3s",  "load.exchange=auto"};
+    struct ckptbench_open_options options = {.struct_bytes = sizeof options, .rank_count = 1, .word_count = 1};
+    struct ckptbench_error error;
+    ckptbench *handle;
+    (void)state;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        options.words = &wrong[i];
+        error.code = 0;
+        int code = ckptbench_open(&options, &handle, &error);
+        if (code != CKPTBENCH_USAGE && code != CKPTBENCH_NOT_FOUND)
+            fail_msg("%s is accepted", wrong[i]);
+        assert_int_equal(error.code, code);
+    }
+    options.word_count = 0;
+    options.rank = 1;
+    assert_int_equal(ckptbench_open(&options, &handle, NULL), CKPTBENCH_USAGE);
+    options = (struct ckptbench_open_options){.struct_bytes = sizeof options, .rank = 1, .rank_count = 2};
+    options.meeting = "somewhere 1 00";
+    assert_int_equal(ckptbench_open(&options, &handle, &error), CKPTBENCH_USAGE);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_that_call_differently_are_refused),
+        cmocka_unit_test(a_value_that_differs_on_one_rank_is_noticed_with_a_kept_plan),
+        cmocka_unit_test(a_state_may_change_while_it_is_saved_behind),
+        cmocka_unit_test(a_failure_behind_is_returned_once),
+        cmocka_unit_test(close_without_waiting),
+        cmocka_unit_test(a_rank_that_dies_is_named_and_the_others_can_close),
+        cmocka_unit_test(a_path_that_another_program_is_saving_to_is_refused),
+        cmocka_unit_test(the_claim_of_a_program_that_died_is_taken_over),
+        cmocka_unit_test(the_folder_of_a_run_is_refused),
+        cmocka_unit_test(a_checkpoint_can_be_listed),
+        cmocka_unit_test(a_load_names_what_the_checkpoint_lacks),
+        cmocka_unit_test(a_save_replaces_a_checkpoint_only_if_told),
+        cmocka_unit_test(keys_without_meaning_are_refused),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
