@@ -56,8 +56,8 @@ static int queue_frame(struct channel *channel, const struct frame *frame, const
 static int connect_to(struct tcp_world *self, uint32_t rank, struct cb_err *err)
 {
     struct tcp_peer *peer = &self->peers[rank];
-    struct frame frame = {.kind = FRAME_HELLO, .version = TCP_VERSION, .rank = self->rank};
-    struct hello hello = {.size = self->size, .port = self->port};
+    struct frame frame = {.kind = FRAME_HELLO, .version = TCP_VERSION, .rank = self->base.rank};
+    struct hello hello = {.size = self->base.size, .port = self->port};
     memcpy(hello.host, self->host, sizeof hello.host);
     int rc = channel_connect(self->client, peer->place.address, peer->place.port, &peer->out, err);
     return rc ? rc : queue_frame(peer->out, &frame, &hello, sizeof hello, err);
@@ -71,22 +71,22 @@ static void note_gone(struct tcp_world *self, uint32_t rank)
     if (self->peers[rank].gone || self->peers[rank].left)
         return;
     self->peers[rank].gone = true;
-    self->first_gone = self->first_gone < self->size ? self->first_gone : rank;
-    for (uint32_t i = 0; i < self->size; i++)
+    self->base.first_gone = self->base.first_gone < self->base.size ? self->base.first_gone : rank;
+    for (uint32_t i = 0; i < self->base.size; i++)
         if (i != rank && self->peers[i].out && !queue_frame(self->peers[i].out, &frame, NULL, 0, NULL))
             (void)!channel_work(self->peers[i].out, NULL); /* at once, since this rank may be about to leave */
 }
 
 /* --- receiving --- */
 
-static bool is_for(const struct tcp_transfer *receive, uint32_t peer, uint64_t context, uint32_t tag)
+static bool is_for(const struct message_transfer *receive, uint32_t peer, uint64_t context, uint32_t tag)
 {
     return receive->peer == peer && receive->context == context && receive->tag == tag;
 }
 
-static void take_out(struct tcp_world *self, struct tcp_transfer **link)
+static void take_out(struct tcp_world *self, struct message_transfer **link)
 {
-    struct tcp_transfer *receive = *link;
+    struct message_transfer *receive = *link;
     *link = receive->next;
     if (self->last_receive == &receive->next)
         self->last_receive = link;
@@ -97,7 +97,7 @@ static void take_out(struct tcp_world *self, struct tcp_transfer **link)
 static int begin_message(struct tcp_world *self, uint32_t rank, const struct frame *frame, struct cb_err *err)
 {
     struct tcp_peer *peer = &self->peers[rank];
-    struct tcp_transfer **link = &self->receives;
+    struct message_transfer **link = &self->receives;
     while (*link && !is_for(*link, rank, frame->context, frame->tag))
         link = &(*link)->next;
     if (*link) {
@@ -130,7 +130,7 @@ static int take_part(struct tcp_world *self, uint32_t rank, const struct frame *
     int rc = frame->offset == 0 ? begin_message(self, rank, frame, err) : 0;
     if (rc)
         return rc;
-    struct tcp_transfer *transfer = peer->arriving;
+    struct message_transfer *transfer = peer->arriving;
     struct tcp_early *early = peer->arriving_early;
     uint64_t *moved = transfer ? &transfer->moved : early ? &early->moved : NULL;
     if (!moved || *moved != frame->offset || len > frame->length - frame->offset)
@@ -148,7 +148,7 @@ static int take_part(struct tcp_world *self, uint32_t rank, const struct frame *
 
 /* Gives a receive the message that arrived before it; true if there is one. If the message is incomplete, its rest will go
  * to the receive. */
-static bool take_early(struct tcp_world *self, struct tcp_transfer *receive)
+static bool take_early(struct tcp_world *self, struct message_transfer *receive)
 {
     struct tcp_early **link = &self->earlies;
     while (*link &&
@@ -189,16 +189,16 @@ static uint32_t machine_of(const struct tcp_world *self, uint32_t rank)
 static int send_table(struct tcp_world *self, struct cb_err *err)
 {
     struct frame frame = {.kind = FRAME_TABLE, .version = TCP_VERSION};
-    struct tcp_place *table = calloc(self->size, sizeof *table);
-    int rc = table ? 0 : alloc_fail(err, "for the places of %u ranks", self->size);
-    for (uint32_t i = 0; i < self->size && !rc; i++) {
+    struct tcp_place *table = calloc(self->base.size, sizeof *table);
+    int rc = table ? 0 : alloc_fail(err, "for the places of %u ranks", self->base.size);
+    for (uint32_t i = 0; i < self->base.size && !rc; i++) {
         self->peers[i].place.machine = machine_of(self, i);
         table[i] = self->peers[i].place;
     }
-    for (uint32_t i = 1; i < self->size && !rc; i++) {
+    for (uint32_t i = 1; i < self->base.size && !rc; i++) {
         rc = connect_to(self, i, err);
         if (!rc)
-            rc = queue_frame(self->peers[i].out, &frame, table, self->size * sizeof *table, err);
+            rc = queue_frame(self->peers[i].out, &frame, table, self->base.size * sizeof *table, err);
     }
     free(table);
     self->has_table = !rc;
@@ -208,15 +208,15 @@ static int send_table(struct tcp_world *self, struct cb_err *err)
 static int take_table(struct tcp_world *self, const char *bytes, size_t len, struct cb_err *err)
 {
     const struct tcp_place rank_0 = self->peers[0].place;
-    if (self->has_table || len != self->size * sizeof(struct tcp_place))
+    if (self->has_table || len != self->base.size * sizeof(struct tcp_place))
         return cb_fail(err, CB_ERR_CORRUPT, "rank 0 sent places of another number of ranks");
-    for (uint32_t i = 0; i < self->size; i++) {
+    for (uint32_t i = 0; i < self->base.size; i++) {
         struct tcp_place *place = &self->peers[i].place;
         memcpy(place, bytes + i * sizeof *place, sizeof *place);
         place->address[ADDRESS_BYTES - 1] = '\0';
         if (i == 0 || strncmp(place->address, "127.", 4) == 0 || strcmp(place->address, "::1") == 0)
             memcpy(place->address, rank_0.address, ADDRESS_BYTES); /* ranks on rank 0's machine connected by loopback */
-        if (place->machine >= self->size)
+        if (place->machine >= self->base.size)
             return cb_fail(err, CB_ERR_CORRUPT, "rank 0 sent a place that does not exist");
     }
     self->peers[0].place.port = rank_0.port;
@@ -246,12 +246,12 @@ static bool take_hello(struct tcp_world *self, struct channel *channel, const ch
     memcpy(&frame, bytes, sizeof frame);
     memcpy(&hello, bytes + sizeof frame, sizeof hello);
     hello.host[HOST_BYTES - 1] = '\0';
-    if (frame.kind != FRAME_HELLO || frame.version != TCP_VERSION || frame.rank >= self->size ||
-        frame.rank == self->rank || hello.size != self->size || self->peers[frame.rank].in)
+    if (frame.kind != FRAME_HELLO || frame.version != TCP_VERSION || frame.rank >= self->base.size ||
+        frame.rank == self->base.rank || hello.size != self->base.size || self->peers[frame.rank].in)
         return false;
     struct tcp_peer *peer = &self->peers[frame.rank];
     peer->in = channel;
-    if (self->rank == 0) {
+    if (self->base.rank == 0) {
         read_address(channel_fd(channel), peer->place.address);
         peer->place.port = hello.port;
         memcpy(self->hosts[frame.rank], hello.host, HOST_BYTES);
@@ -297,11 +297,11 @@ static int take_frame(struct tcp_world *self, uint32_t rank, const char *bytes, 
     case FRAME_TABLE:
         return rank == 0 ? take_table(self, bytes + sizeof frame, len - sizeof frame, err) : 0;
     case FRAME_PART:
-        if (frame.length > COMM_MESSAGE_MAX_BYTES * self->size || frame.offset > frame.length)
+        if (frame.length > COMM_MESSAGE_MAX_BYTES * self->base.size || frame.offset > frame.length)
             return cb_fail(err, CB_ERR_CORRUPT, "rank %u sent a message of an impossible length", rank);
         return take_part(self, rank, &frame, bytes + sizeof frame, len - sizeof frame, err);
     case FRAME_GONE:
-        if (frame.rank < self->size && frame.rank != self->rank)
+        if (frame.rank < self->base.size && frame.rank != self->base.rank)
             note_gone(self, frame.rank);
         return 0;
     case FRAME_GOODBYE:
@@ -338,7 +338,7 @@ static int hear(struct tcp_world *self, uint32_t rank, struct cb_err *err)
 static int queue_sends(struct tcp_peer *peer, struct cb_err *err)
 {
     while (peer->sends && channel_unsent(peer->out) < QUEUED_MOST_BYTES) {
-        struct tcp_transfer *send = peer->sends;
+        struct message_transfer *send = peer->sends;
         uint64_t left = send->length - send->moved, part = left < PART_BYTES ? left : PART_BYTES;
         struct frame frame = {.kind = FRAME_PART,
                               .tag = send->tag,
@@ -381,14 +381,15 @@ static int speak(struct tcp_world *self, uint32_t rank, struct cb_err *err)
     return rc;
 }
 
-int tcp_world_progress(struct tcp_world *self, struct cb_err *err)
+static int progress(struct message_world *world, struct cb_err *err)
 {
+    struct tcp_world *self = (struct tcp_world *)world;
     struct sigpipe_guard guard;
     int rc = 0;
     sigpipe_block(&guard);
     let_in(self);
-    for (uint32_t i = 0; i < self->size && !rc; i++) {
-        if (i == self->rank || self->peers[i].gone)
+    for (uint32_t i = 0; i < self->base.size && !rc; i++) {
+        if (i == self->base.rank || self->peers[i].gone)
             continue;
         rc = speak(self, i, err);
         if (!rc)
@@ -398,35 +399,50 @@ int tcp_world_progress(struct tcp_world *self, struct cb_err *err)
     return rc;
 }
 
-void tcp_world_transfer(struct tcp_world *self, struct tcp_transfer *transfer)
-{
-    if (transfer->receives) {
-        if (take_early(self, transfer))
-            return;
-        *self->last_receive = transfer;
-        self->last_receive = &transfer->next;
-    } else {
-        struct tcp_peer *peer = &self->peers[transfer->peer];
-        *peer->last_send = transfer;
-        peer->last_send = &transfer->next;
-    }
-}
-
-int tcp_world_send_to_self(struct tcp_world *self, struct tcp_transfer *send, struct cb_err *err)
+/* Delivers a rank's message to itself. */
+static int send_to_self(struct tcp_world *self, struct message_transfer *send, struct cb_err *err)
 {
     struct frame frame = {.kind = FRAME_PART, .tag = send->tag, .context = send->context, .length = send->length};
-    int rc = take_part(self, self->rank, &frame, send->bytes, send->length, err);
+    int rc = take_part(self, self->base.rank, &frame, send->bytes, send->length, err);
     send->done = !rc;
     return rc;
 }
 
-void tcp_world_free(struct tcp_world *self)
+static int start_transfer(struct message_world *world, struct message_transfer *transfer, struct cb_err *err)
 {
+    struct tcp_world *self = (struct tcp_world *)world;
+    if (!transfer->receives && transfer->peer == self->base.rank)
+        return send_to_self(self, transfer, err);
+    if (!transfer->receives) {
+        struct tcp_peer *peer = &self->peers[transfer->peer];
+        *peer->last_send = transfer;
+        peer->last_send = &transfer->next;
+    } else if (!take_early(self, transfer)) {
+        *self->last_receive = transfer;
+        self->last_receive = &transfer->next;
+    }
+    return 0;
+}
+
+static bool has_lost(const struct message_world *world, uint32_t rank, bool receives)
+{
+    const struct tcp_peer *peer = &((const struct tcp_world *)world)->peers[rank];
+    return peer->gone || (receives && peer->left && peer->in);
+}
+
+static uint32_t known_machine(const struct message_world *world, uint32_t rank)
+{
+    return ((const struct tcp_world *)world)->peers[rank].place.machine;
+}
+
+static void free_world(struct message_world *world)
+{
+    struct tcp_world *self = (struct tcp_world *)world;
     struct sigpipe_guard guard;
     sigpipe_block(&guard); /* closing sends a goodbye, too */
     for (size_t i = 0; i < self->stranger_count; i++)
         channel_free(self->strangers[i].channel);
-    for (uint32_t i = 0; self->peers && i < self->size; i++) {
+    for (uint32_t i = 0; self->peers && i < self->base.size; i++) {
         channel_free(self->peers[i].out);
         channel_free(self->peers[i].in);
     }
@@ -441,20 +457,21 @@ void tcp_world_free(struct tcp_world *self)
         close(self->listening_fd);
     channel_context_free(self->server);
     channel_context_free(self->client);
-    pthread_mutex_destroy(&self->lock);
+    pthread_mutex_destroy(&self->base.lock);
     free(self->hosts);
     free(self->peers);
     free(self);
 }
 
-void tcp_world_say_goodbye(struct tcp_world *self)
+static void say_goodbye(struct message_world *world)
 {
-    struct frame frame = {.kind = FRAME_GOODBYE, .rank = self->rank};
+    struct tcp_world *self = (struct tcp_world *)world;
+    struct frame frame = {.kind = FRAME_GOODBYE, .rank = self->base.rank};
     uint64_t deadline_ns = clock_monotonic_ns() + GOODBYE_NS;
     struct sigpipe_guard guard;
     bool waits = true;
     sigpipe_block(&guard);
-    for (uint32_t i = 0; i < self->size; i++)
+    for (uint32_t i = 0; i < self->base.size; i++)
         for (int end = 0; end < 2; end++) {
             struct channel *channel = end ? self->peers[i].in : self->peers[i].out;
             if (channel)
@@ -462,7 +479,7 @@ void tcp_world_say_goodbye(struct tcp_world *self)
         }
     while (waits && clock_monotonic_ns() < deadline_ns) {
         waits = false;
-        for (uint32_t i = 0; i < self->size; i++)
+        for (uint32_t i = 0; i < self->base.size; i++)
             for (int end = 0; end < 2; end++) {
                 struct channel *channel = end ? self->peers[i].in : self->peers[i].out;
                 if (channel && !channel_work(channel, NULL) && channel_unsent(channel) > 0)
@@ -473,6 +490,14 @@ void tcp_world_say_goodbye(struct tcp_world *self)
     }
     sigpipe_restore(&guard);
 }
+
+static const struct message_world_ops tcp_ops = {.name = "TCP",
+                                                 .start = start_transfer,
+                                                 .progress = progress,
+                                                 .has_lost = has_lost,
+                                                 .machine_of = known_machine,
+                                                 .say_goodbye = say_goodbye,
+                                                 .free = free_world};
 
 /* --- the start --- */
 
@@ -512,10 +537,11 @@ static int make_world(const struct comm_tcp_place *place, struct tcp_world **wor
             close(place->listening_fd);
         return alloc_fail(err, "for the communicator");
     }
-    pthread_mutex_init(&self->lock, NULL);
+    pthread_mutex_init(&self->base.lock, NULL);
     self->listening_fd = place->listening_fd > 0 ? place->listening_fd : -1;
-    self->rank = place->rank;
-    self->size = self->first_gone = place->size;
+    self->base.rank = place->rank;
+    self->base.size = self->base.first_gone = place->size;
+    self->base.ops = &tcp_ops;
     self->last_receive = &self->receives;
     self->last_early = &self->earlies;
     self->peers = calloc(place->size, sizeof *self->peers);
@@ -533,7 +559,7 @@ static int make_world(const struct comm_tcp_place *place, struct tcp_world **wor
     if (!rc && place->rank != 0)
         rc = resolve(place->address, self->peers[0].place.address, err);
     if (rc) {
-        tcp_world_free(self);
+        free_world(&self->base);
         return rc;
     }
     self->peers[0].place.port = place->port;
@@ -549,10 +575,10 @@ static int await_ranks(struct tcp_world *self, uint64_t deadline_ns, struct cb_e
     bool all_told = false;
     while (!rc && !all_told) {
         let_in(self);
-        if (!self->has_table && self->came == self->size - 1)
+        if (!self->has_table && self->came == self->base.size - 1)
             rc = send_table(self, err);
         all_told = self->has_table;
-        for (uint32_t i = 1; i < self->size && self->has_table && !rc; i++) {
+        for (uint32_t i = 1; i < self->base.size && self->has_table && !rc; i++) {
             rc = channel_work(self->peers[i].out, err);
             all_told = all_told && channel_is_open(self->peers[i].out) && channel_unsent(self->peers[i].out) == 0;
             if (rc)
@@ -560,12 +586,12 @@ static int await_ranks(struct tcp_world *self, uint64_t deadline_ns, struct cb_e
         }
         if (!rc && !all_told && clock_monotonic_ns() > deadline_ns) {
             uint32_t missing = 1;
-            while (missing < self->size && self->peers[missing].in)
+            while (missing < self->base.size && self->peers[missing].in)
                 missing++;
-            return missing == self->size
+            return missing == self->base.size
                        ? cb_fail(err, CB_ERR_TIMEOUT, "not all ranks could be told where the others are")
                        : cb_fail(err, CB_ERR_TIMEOUT, "%u of %u ranks have not come; the first is rank %u",
-                                 self->size - 1 - self->came, self->size, missing);
+                                 self->base.size - 1 - self->came, self->base.size, missing);
         }
         if (!rc && !all_told)
             clock_sleep_ns(NS_PER_MS);
@@ -601,8 +627,7 @@ static int come(struct tcp_world *self, uint64_t deadline_ns, struct cb_err *err
     return rc;
 }
 
-int tcp_world_new(const struct comm_tcp_place *place, uint64_t deadline_ns, struct tcp_world **world,
-                  struct cb_err *err)
+int comm_tcp_new(const struct comm_tcp_place *place, uint64_t deadline_ns, struct comm **comm, struct cb_err *err)
 {
     struct tcp_world *self = NULL;
     struct sigpipe_guard guard;
@@ -612,9 +637,8 @@ int tcp_world_new(const struct comm_tcp_place *place, uint64_t deadline_ns, stru
     sigpipe_block(&guard);
     rc = place->rank == 0 ? await_ranks(self, deadline_ns, err) : come(self, deadline_ns, err);
     sigpipe_restore(&guard);
-    if (rc)
-        tcp_world_free(self);
-    else
-        *world = self;
+    if (!rc)
+        return comm_messages_new(&self->base, comm, err);
+    free_world(&self->base);
     return rc;
 }

@@ -22,7 +22,7 @@
  *
  * Threads: different handles are independent. Calls on one handle may come from any thread, and wait for each other;
  * calls that are not collective and say so in their description ("any time") do not wait for a save or load in
- * progress. The library's own threads never call back into the program.
+ * progress. The library's own threads call nothing of the program but the functions of struct ckptbench_messages.
  *
  * The library never prints, never ends the process, and installs no signal handlers. It ignores nothing silently: what
  * it cannot do is an error. It opens sockets and files with close-on-exec. After a fork() the child must not use it.
@@ -95,6 +95,26 @@ CKPTBENCH_API int ckptbench_listen(const char *host, ckptbench_listener **listen
 /* For a listener that was not passed to ckptbench_open. Accepts NULL. */
 CKPTBENCH_API void ckptbench_listener_free(ckptbench_listener *listener);
 
+/* Instead, messages between ranks can be carried by functions of the program, for example over MPI. None of them waits.
+ * Each returns 0, or another value if it failed, which the error then quotes.
+ *
+ * `send` and `receive` start a message of `length` bytes (at most 2^30), which stay valid until `test` has reported it as
+ * done. *message is the program's; `test` gets it, until it is done. Messages from one rank to another with the same
+ * tag match receives in the order in which both were started; tags are less than 2^18. A rank may send to itself.
+ *
+ * They are called during calls on the handle, and during an asynchronous save by a thread of the library; never two at a
+ * time for one handle. So MPI must have been initialised with MPI_THREAD_MULTIPLE if the training uses it, too. Messages
+ * of a handle must not meet the program's own, or those of another handle: a communicator of its own (MPI_Comm_dup) keeps
+ * them apart. That another rank has died shows only when timeout.op has passed; then messages may remain that never
+ * end, and their memory is never freed. */
+struct ckptbench_messages {
+    size_t struct_bytes; /* sizeof(struct ckptbench_messages) */
+    void *context;       /* passed to the functions */
+    int (*send)(void *context, const void *bytes, uint64_t length, uint32_t to, uint32_t tag, void **message);
+    int (*receive)(void *context, void *bytes, uint64_t length, uint32_t from, uint32_t tag, void **message);
+    int (*test)(void *context, void *message, int *done);
+};
+
 /* ----- handles ----- */
 
 typedef struct ckptbench ckptbench;
@@ -119,6 +139,9 @@ struct ckptbench_open_options {
     /* Not 0: where ranks have different values under one name, the lowest rank's is stored, as PyTorch does, instead
      * of an error. */
     uint32_t allows_different_values;
+    /* Not NULL: messages between ranks are carried by the program; `listener` and `meeting` are NULL then. The struct is
+     * borrowed for the call; its functions and context are used until the handle is closed. */
+    const struct ckptbench_messages *messages;
 };
 
 /* Opens a handle: connects the ranks. Collective if there are several. The handle belongs to the caller. */

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "comm/agree.h"
+#include "comm/comm_callbacks.h"
 #include "comm/comm_tcp.h"
 #include "core/alloc.h"
 #include "core/clock.h"
@@ -23,6 +24,7 @@
 
 #define SLICE_NS (50 * NS_PER_MS) /* of waiting for an asynchronous save */
 #define HOST_MOST 150
+#define OPTIONS_WITHOUT_MESSAGES offsetof(struct ckptbench_open_options, messages) /* programs built before */
 #define KEY_DIGITS (2 * CHANNEL_KEY_BYTES)
 
 struct value {
@@ -669,6 +671,17 @@ static int read_meeting(const char *meeting, char host[HOST_MOST + 1], struct co
     return 0;
 }
 
+static int use_messages(ckptbench *self, const struct ckptbench_open_options *options, struct cb_err *err)
+{
+    const struct ckptbench_messages *messages = options->messages;
+    if (messages->struct_bytes != sizeof *messages || !messages->send || !messages->receive || !messages->test)
+        return cb_fail(err, CB_ERR_USAGE, "struct ckptbench_messages lacks a function, or its struct_bytes is wrong");
+    if (options->listener || options->meeting)
+        return cb_fail(err, CB_ERR_USAGE, "ranks meet through a listener, or by messages of the program: not both");
+    const struct comm_callbacks callbacks = {messages->context, messages->send, messages->receive, messages->test};
+    return comm_callbacks_new(&callbacks, options->rank, options->rank_count, &self->comm, err);
+}
+
 static int connect_ranks(ckptbench *self, const struct ckptbench_open_options *options, struct cb_err *err)
 {
     char host[HOST_MOST + 1] = "localhost";
@@ -694,10 +707,12 @@ static int connect_ranks(ckptbench *self, const struct ckptbench_open_options *o
     return comm_tcp_new(&place, deadline_of(self), &self->comm, err);
 }
 
-static int make_handle(const struct ckptbench_open_options *options, ckptbench *self, struct cb_err *err)
+static int make_handle(const struct ckptbench_open_options *given, ckptbench *self, struct cb_err *err)
 {
-    if (options->struct_bytes != sizeof *options)
-        return cb_fail(err, CB_ERR_USAGE, "the options' struct_bytes is not their size in this version");
+    struct ckptbench_open_options own = {0}, *options = &own;
+    if (given->struct_bytes != sizeof own && given->struct_bytes != OPTIONS_WITHOUT_MESSAGES)
+        return cb_fail(err, CB_ERR_USAGE, "the options' struct_bytes is not their size in any version");
+    memcpy(options, given, given->struct_bytes);
     if (options->rank >= options->rank_count)
         return cb_fail(err, CB_ERR_USAGE, "there is no rank %u of %u", options->rank, options->rank_count);
     self->allows_different_values = options->allows_different_values != 0;
@@ -713,7 +728,9 @@ static int make_handle(const struct ckptbench_open_options *options, ckptbench *
     }
     if (!rc)
         rc = device_host_open(device_host_cores(), &self->device, err);
-    return rc ? rc : connect_ranks(self, options, err);
+    if (rc)
+        return rc;
+    return options->messages ? use_messages(self, options, err) : connect_ranks(self, options, err);
 }
 
 static void free_handle(ckptbench *self)

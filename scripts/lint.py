@@ -37,7 +37,7 @@ THIRD_PARTY = {  # header pattern -> where it may appear
     r"sqlite3\.h": r"db/",
     r"libssh2.*": r"jobs/",
     r"hwloc.*": r"agent/",
-    r"mpi\.h": r"comm/comm_(mpi|measure)\.c|tests/tools/plain_ping_pong\.c",
+    r"mpi\.h": r"comm/comm_(mpi|measure)\.c|tests/tools/plain_ping_pong\.c|examples/ckptbench_mpi_example\.c",
     r"pmix\.h": r"comm/comm_fence\.c",
     r"zlib\.h": r"suite/",
     r"cuda.*|nccl.*|cublas.*": r"cuda/|tests/cuda_on_cpu/|tests/bench/plain_cuda.cu",

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness import BUILD, ROOT
+from harness import BUILD, ROOT, is_mpich, mpirun
 from s3_harness import server  # noqa: F401
 
 # The example would need the sanitizers' own libraries before it; tests/unit/test_library.c runs the same under them.
@@ -48,14 +48,18 @@ def installed(tmp_path_factory):
     return prefix
 
 
-@pytest.fixture(scope="module")
-def example(installed):
+def compile_example(installed, name, compiler):
     environment = {**os.environ, "PKG_CONFIG_PATH": str(installed / "lib/pkgconfig")}
     words = run("pkg-config", "--cflags", "--libs", "ckptbench", env=environment).stdout.split()
-    program = installed / "example"
-    run("gcc", "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", ROOT / "examples/ckptbench_example.c", *words,
+    program = installed / name
+    run(compiler, "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", ROOT / f"examples/{name}.c", *words,
         f"-Wl,-rpath,{installed}/lib", "-o", program)
     return program
+
+
+@pytest.fixture(scope="module")
+def example(installed):
+    return compile_example(installed, "ckptbench_example", "gcc")
 
 
 def test_the_library_exports_only_its_own_versioned_functions(installed):
@@ -81,6 +85,15 @@ def test_what_the_example_saves_it_loads_on_other_ranks_and_pytorch_loads(exampl
     for readers in (1, ranks + 1):
         assert run(example, "load", step, readers).stderr == ""
     torch_checkpoint.load(step)
+
+
+def test_messages_of_the_program_over_mpi_carry_saves_and_loads(installed, tmp_path):
+    program = compile_example(installed, "ckptbench_mpi_example", "mpicc.mpich" if is_mpich() else "mpicc")
+    for ranks in (1, 3):
+        said = run(*mpirun(), "-n", ranks, program, tmp_path / f"step-{ranks}").stdout
+        lines = sorted(line for line in said.splitlines() if line.startswith("rank "))
+        assert lines == [f"rank {rank} of {ranks}: saved and loaded" for rank in range(ranks)]
+        assert len(list((tmp_path / f"step-{ranks}").glob("*.distcp"))) == ranks
 
 
 def test_the_example_loads_what_pytorch_saved(example, torch_checkpoint, tmp_path):

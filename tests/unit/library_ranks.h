@@ -18,6 +18,7 @@ struct rank_thread {
     uint32_t rank, ranks;
     ckptbench_listener *listener;
     const char *meeting;
+    const struct ckptbench_messages *messages; /* NULL: they meet over TCP */
     const char *const *words;
     size_t word_count;
     void (*work)(ckptbench *handle, uint32_t rank, uint32_t ranks, void *context);
@@ -35,7 +36,8 @@ static inline void *run_rank(void *context)
                                              .listener = self->listener,
                                              .meeting = self->meeting,
                                              .words = self->words,
-                                             .word_count = self->word_count};
+                                             .word_count = self->word_count,
+                                             .messages = self->messages};
     ckptbench *handle = NULL;
     self->code = ckptbench_open(&options, &handle, &self->error);
     if (self->code)
@@ -46,9 +48,9 @@ static inline void *run_rank(void *context)
 }
 
 /* Opens a handle a rank with the words (ended by NULL), calls `work` on each, and closes them, which must pass. */
-static inline void run_ranks(uint32_t ranks, const char *const *words,
-                             void (*work)(ckptbench *handle, uint32_t rank, uint32_t ranks, void *context),
-                             void *context)
+typedef void (*rank_work)(ckptbench *handle, uint32_t rank, uint32_t ranks, void *context);
+static inline void run_ranks_over(const struct ckptbench_messages *messages, uint32_t ranks, const char *const *words,
+                                  rank_work work, void *context)
 {
     static struct rank_thread threads[MOST_RANKS];
     char meeting[CKPTBENCH_MEETING_BYTES];
@@ -57,12 +59,14 @@ static inline void run_ranks(uint32_t ranks, const char *const *words,
     while (words && words[word_count])
         word_count++;
     assert_true(ranks <= MOST_RANKS);
-    assert_int_equal(ckptbench_listen("127.0.0.1", &listener, meeting, NULL), 0);
+    if (!messages)
+        assert_int_equal(ckptbench_listen("127.0.0.1", &listener, meeting, NULL), 0);
     for (uint32_t i = 0; i < ranks; i++) {
         threads[i] = (struct rank_thread){.rank = i,
                                           .ranks = ranks,
                                           .listener = i == 0 ? listener : NULL,
-                                          .meeting = meeting,
+                                          .meeting = messages ? NULL : meeting,
+                                          .messages = messages ? &messages[i] : NULL,
                                           .words = words,
                                           .word_count = word_count,
                                           .work = work,
@@ -76,6 +80,11 @@ static inline void run_ranks(uint32_t ranks, const char *const *words,
             print_error("rank %u: %s\n", i, threads[i].error.text);
         assert_int_equal(threads[i].code, 0);
     }
+}
+
+static inline void run_ranks(uint32_t ranks, const char *const *words, rank_work work, void *context)
+{
+    run_ranks_over(NULL, ranks, words, work, context);
 }
 
 /* A description that is filled step by step. */

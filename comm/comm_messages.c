@@ -1,11 +1,10 @@
-/* comm/comm.h over TCP: messages, collectives, communicators. In a collective the lowest rank receives from all others, then
+/* comm/comm.h over messages: collectives and communicators. In a collective the lowest rank receives from all others, then
  * sends them the result. */
-#include "comm/comm_tcp.h"
+#include "comm/comm_messages.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/tcp_world.h"
 #include "core/alloc.h"
 #include "core/clock.h"
 
@@ -13,11 +12,11 @@
 #define TAG_ALL COMM_TAGS         /* of collectives */
 #define TAG_LOCAL (COMM_TAGS + 1) /* of collectives among the ranks of one machine */
 
-struct tcp_comm;
+struct messages_comm;
 struct operation {
-    struct tcp_comm *comm;
-    struct operation *next, *before; /* in the list of the world */
-    struct tcp_transfer *transfers;  /* of the current step */
+    struct messages_comm *comm;
+    struct operation *next, *before;    /* in the list of the world */
+    struct message_transfer *transfers; /* of the current step */
     uint32_t count;
     bool is_collective;
     /* On the lowest rank, after it has received from all others: computes and sends the results. */
@@ -31,28 +30,29 @@ struct operation {
     bool shares_out; /* each rank gets its own part of the result */
 };
 
-struct tcp_comm {
+struct messages_comm {
     struct comm base;
-    struct tcp_world *world; /* owned by the first communicator, borrowed by its twins */
+    struct message_world *world; /* owned by the first communicator, borrowed by its twins */
     uint64_t context;
     uint32_t *members; /* world ranks, in order */
     uint32_t *local;   /* the members on this machine */
     uint32_t local_count;
 };
 
-static struct tcp_comm *cast(struct comm *comm)
+static struct messages_comm *cast(struct comm *comm)
 {
-    return (struct tcp_comm *)comm;
+    return (struct messages_comm *)comm;
 }
 
 /* Names the rank that disconnected first; others may have exited because of it. */
-static int fail_gone(const struct tcp_world *self, uint32_t rank, struct cb_err *err)
+static int fail_gone(const struct message_world *self, uint32_t rank, struct cb_err *err)
 {
     return cb_fail(err, CB_ERR_ABORTED, "rank %u is gone: the connection to it ended",
                    self->first_gone < self->size ? self->first_gone : rank);
 }
 
-static int operation_new(struct tcp_comm *comm, uint32_t transfers, struct operation **operation, struct cb_err *err)
+static int operation_new(struct messages_comm *comm, uint32_t transfers, struct operation **operation,
+                         struct cb_err *err)
 {
     struct operation *self = calloc(1, sizeof *self);
     if (self)
@@ -74,7 +74,7 @@ static int operation_new(struct tcp_comm *comm, uint32_t transfers, struct opera
 
 static void operation_free(struct operation *self)
 {
-    struct tcp_world *world = self->comm->world;
+    struct message_world *world = self->comm->world;
     pthread_mutex_lock(&world->lock);
     *(self->before ? &self->before->next : &world->operations) = self->next;
     if (self->next)
@@ -86,46 +86,46 @@ static void operation_free(struct operation *self)
     free(self);
 }
 
-static void add_transfer(struct operation *self, bool receives, uint32_t peer, uint32_t tag, void *bytes,
-                         uint64_t length)
+static int add_transfer(struct operation *self, bool receives, uint32_t peer, uint32_t tag, void *bytes,
+                        uint64_t length, struct cb_err *err)
 {
-    struct tcp_transfer *transfer = &self->transfers[self->count++];
-    *transfer = (struct tcp_transfer){.context = self->comm->context,
-                                      .length = length,
-                                      .peer = peer,
-                                      .tag = tag,
-                                      .bytes = bytes,
-                                      .receives = receives};
-    tcp_world_transfer(self->comm->world, transfer);
+    struct message_transfer *transfer = &self->transfers[self->count++];
+    *transfer = (struct message_transfer){.context = self->comm->context,
+                                          .length = length,
+                                          .peer = peer,
+                                          .tag = tag,
+                                          .bytes = bytes,
+                                          .receives = receives};
+    return self->comm->world->ops->start(self->comm->world, transfer, err);
 }
 
 /* Fails if a participating rank is gone. */
 static int check_ranks(const struct operation *self, struct cb_err *err)
 {
-    const struct tcp_world *world = self->comm->world;
+    const struct message_world *world = self->comm->world;
     for (uint32_t i = 0; i < self->count; i++) {
-        const struct tcp_peer *peer = &world->peers[self->transfers[i].peer];
         if (self->transfers[i].has_other_length)
             return cb_fail(err, CB_ERR_CORRUPT, "rank %u sent a message of another length than this rank expects",
                            self->transfers[i].peer);
-        if (!self->transfers[i].done && (peer->gone || (peer->left && peer->in && self->transfers[i].receives)))
+        if (!self->transfers[i].done &&
+            world->ops->has_lost(world, self->transfers[i].peer, self->transfers[i].receives))
             return fail_gone(world, self->transfers[i].peer, err);
     }
     for (uint32_t i = 0; world->first_gone < world->size && self->is_collective && i < self->member_count; i++)
-        if (world->peers[self->members[i]].gone)
+        if (world->ops->has_lost(world, self->members[i], false))
             return fail_gone(world, self->members[i], err);
     return 0;
 }
 
-static int tcp_test(struct comm *comm, struct comm_message *message, bool *done, struct cb_err *err)
+static int messages_test(struct comm *comm, struct comm_message *message, bool *done, struct cb_err *err)
 {
-    struct tcp_world *world = cast(comm)->world;
+    struct message_world *world = cast(comm)->world;
     struct operation *operation = (struct operation *)(uintptr_t)message->handle;
     *done = !operation;
     if (!operation)
         return 0;
     pthread_mutex_lock(&world->lock);
-    int rc = tcp_world_progress(world, err);
+    int rc = world->ops->progress(world, err);
     bool over = true;
     for (uint32_t i = 0; i < operation->count; i++)
         over = over && operation->transfers[i].done;
@@ -146,33 +146,26 @@ static int tcp_test(struct comm *comm, struct comm_message *message, bool *done,
 static int start_message(struct comm *comm, bool receives, void *bytes, uint64_t len, uint32_t peer, uint32_t tag,
                          struct comm_message *message, struct cb_err *err)
 {
-    struct tcp_comm *self = cast(comm);
+    struct messages_comm *self = cast(comm);
     struct operation *operation = NULL;
     int rc = operation_new(self, 1, &operation, err);
     if (rc)
         return rc;
     pthread_mutex_lock(&self->world->lock);
-    if (!receives && self->members[peer] == self->world->rank) {
-        operation->transfers[0] = (struct tcp_transfer){
-            .context = self->context, .length = len, .peer = self->world->rank, .tag = tag, .bytes = bytes};
-        operation->count = 1;
-        rc = tcp_world_send_to_self(self->world, &operation->transfers[0], err);
-    } else {
-        add_transfer(operation, receives, self->members[peer], tag, bytes, len);
-    }
+    rc = add_transfer(operation, receives, self->members[peer], tag, bytes, len, err);
     pthread_mutex_unlock(&self->world->lock);
     message->handle = (uintptr_t)operation;
     return rc;
 }
 
-static int tcp_send(struct comm *comm, const void *bytes, uint64_t len, uint32_t to, uint32_t tag,
-                    struct comm_message *message, struct cb_err *err)
+static int messages_send(struct comm *comm, const void *bytes, uint64_t len, uint32_t to, uint32_t tag,
+                         struct comm_message *message, struct cb_err *err)
 {
     return start_message(comm, false, (void *)(uintptr_t)bytes, len, to, tag, message, err);
 }
 
-static int tcp_receive(struct comm *comm, void *bytes, uint64_t len, uint32_t from, uint32_t tag,
-                       struct comm_message *message, struct cb_err *err)
+static int messages_receive(struct comm *comm, void *bytes, uint64_t len, uint32_t from, uint32_t tag,
+                            struct comm_message *message, struct cb_err *err)
 {
     return start_message(comm, true, bytes, len, from, tag, message, err);
 }
@@ -194,9 +187,11 @@ static int send_answers(struct operation *self, struct cb_err *err)
         memcpy(self->out, answer_for(self, 0), self->out_bytes);
     self->answer = NULL;
     self->count = 0;
-    for (uint32_t i = 1; i < self->member_count; i++)
-        add_transfer(self, false, self->members[i], self->tag, (void *)(uintptr_t)answer_for(self, i), self->out_bytes);
-    return 0;
+    int rc = 0;
+    for (uint32_t i = 1; i < self->member_count && !rc; i++)
+        rc = add_transfer(self, false, self->members[i], self->tag, (void *)(uintptr_t)answer_for(self, i),
+                          self->out_bytes, err);
+    return rc;
 }
 
 struct collective_call {
@@ -210,7 +205,7 @@ struct collective_call {
 static int start_collective(struct comm *comm, const struct collective_call *call, struct comm_message *message,
                             struct cb_err *err)
 {
-    struct tcp_comm *self = cast(comm);
+    struct messages_comm *self = cast(comm);
     uint32_t count = call->local ? self->local_count : comm->size;
     struct operation *made = NULL;
     int rc = operation_new(self, count + 1, &made, err);
@@ -235,15 +230,17 @@ static int start_collective(struct comm *comm, const struct collective_call *cal
     pthread_mutex_lock(&self->world->lock);
     if (is_lowest) {
         made->answer = send_answers;
-        for (uint32_t i = 1; i < count; i++)
-            add_transfer(made, true, made->members[i], made->tag, made->gathered + i * call->in_bytes, call->in_bytes);
+        for (uint32_t i = 1; i < count && !rc; i++)
+            rc = add_transfer(made, true, made->members[i], made->tag, made->gathered + i * call->in_bytes,
+                              call->in_bytes, err);
     } else {
-        add_transfer(made, true, made->members[0], made->tag, call->out, call->out_bytes);
-        add_transfer(made, false, made->members[0], made->tag, made->gathered, call->in_bytes);
+        rc = add_transfer(made, true, made->members[0], made->tag, call->out, call->out_bytes, err);
+        if (!rc)
+            rc = add_transfer(made, false, made->members[0], made->tag, made->gathered, call->in_bytes, err);
     }
     pthread_mutex_unlock(&self->world->lock);
     message->handle = (uintptr_t)made;
-    return 0;
+    return rc;
 }
 
 static void fold_votes(const struct operation *self, char *result)
@@ -273,8 +270,8 @@ static void fold_sums(const struct operation *self, char *result)
     }
 }
 
-static int tcp_start_agree(struct comm *comm, bool local, const struct vote *mine, struct vote *all,
-                           struct comm_message *message, struct cb_err *err)
+static int messages_start_agree(struct comm *comm, bool local, const struct vote *mine, struct vote *all,
+                                struct comm_message *message, struct cb_err *err)
 {
     struct collective_call call = {
         .in = mine, .out = all, .in_bytes = sizeof *mine, .out_bytes = sizeof *all, .fold = fold_votes, .local = local};
@@ -282,15 +279,15 @@ static int tcp_start_agree(struct comm *comm, bool local, const struct vote *min
 }
 
 /* An agreement without contents, as a barrier. */
-static int tcp_start_barrier(struct comm *comm, struct comm_message *message, struct cb_err *err)
+static int messages_start_barrier(struct comm *comm, struct comm_message *message, struct cb_err *err)
 {
-    return tcp_start_agree(comm, false, &comm->mine, &comm->all, message, err);
+    return messages_start_agree(comm, false, &comm->mine, &comm->all, message, err);
 }
 
-static int tcp_start_broadcast(struct comm *comm, void *bytes, size_t len, struct comm_message *message,
-                               struct cb_err *err)
+static int messages_start_broadcast(struct comm *comm, void *bytes, size_t len, struct comm_message *message,
+                                    struct cb_err *err)
 {
-    struct tcp_comm *self = cast(comm);
+    struct messages_comm *self = cast(comm);
     struct operation *made = NULL;
     if (comm->rank != 0)
         return start_message(comm, true, bytes, len, 0, TAG_ALL, message, err);
@@ -301,15 +298,15 @@ static int tcp_start_broadcast(struct comm *comm, void *bytes, size_t len, struc
     made->members = self->members;
     made->member_count = comm->size;
     pthread_mutex_lock(&self->world->lock);
-    for (uint32_t i = 1; i < comm->size; i++)
-        add_transfer(made, false, self->members[i], TAG_ALL, bytes, len);
+    for (uint32_t i = 1; i < comm->size && !rc; i++)
+        rc = add_transfer(made, false, self->members[i], TAG_ALL, bytes, len, err);
     pthread_mutex_unlock(&self->world->lock);
     message->handle = (uintptr_t)made;
-    return 0;
+    return rc;
 }
 
-static int tcp_start_all_gather(struct comm *comm, const void *mine, void *all, uint64_t values,
-                                struct comm_message *message, struct cb_err *err)
+static int messages_start_all_gather(struct comm *comm, const void *mine, void *all, uint64_t values,
+                                     struct comm_message *message, struct cb_err *err)
 {
     uint64_t bytes = values * sizeof(uint32_t);
     struct collective_call call = {
@@ -317,8 +314,8 @@ static int tcp_start_all_gather(struct comm *comm, const void *mine, void *all, 
     return start_collective(comm, &call, message, err);
 }
 
-static int tcp_start_reduce_scatter(struct comm *comm, const float *all, float *mine, uint64_t values,
-                                    struct comm_message *message, struct cb_err *err)
+static int messages_start_reduce_scatter(struct comm *comm, const float *all, float *mine, uint64_t values,
+                                         struct comm_message *message, struct cb_err *err)
 {
     uint64_t bytes = values * sizeof *mine;
     struct collective_call call = {.in = all,
@@ -330,8 +327,8 @@ static int tcp_start_reduce_scatter(struct comm *comm, const float *all, float *
     return start_collective(comm, &call, message, err);
 }
 
-static int tcp_start_all_reduce(struct comm *comm, const float *mine, float *sum, uint64_t values,
-                                struct comm_message *message, struct cb_err *err)
+static int messages_start_all_reduce(struct comm *comm, const float *mine, float *sum, uint64_t values,
+                                     struct comm_message *message, struct cb_err *err)
 {
     uint64_t bytes = values * sizeof *mine;
     struct collective_call call = {.in = mine, .out = sum, .in_bytes = bytes, .out_bytes = bytes, .fold = fold_sums};
@@ -340,11 +337,11 @@ static int tcp_start_all_reduce(struct comm *comm, const float *mine, float *sum
 
 /* --- communicators --- */
 
-static const struct comm_ops tcp_ops;
+static const struct comm_ops messages_ops;
 
-static int make_comm(struct tcp_world *world, uint32_t size, struct tcp_comm **comm, struct cb_err *err)
+static int make_comm(struct message_world *world, uint32_t size, struct messages_comm **comm, struct cb_err *err)
 {
-    struct tcp_comm *self = calloc(1, sizeof *self);
+    struct messages_comm *self = calloc(1, sizeof *self);
     if (self)
         self->members = calloc(size, sizeof *self->members);
     if (!self || !self->members) {
@@ -352,9 +349,9 @@ static int make_comm(struct tcp_world *world, uint32_t size, struct tcp_comm **c
         return alloc_fail(err, "for the communicator");
     }
     self->world = world;
-    self->base.ops = &tcp_ops;
+    self->base.ops = &messages_ops;
     self->base.state = &world->state;
-    self->base.library = "TCP";
+    self->base.library = world->ops->name;
     *comm = self;
     return 0;
 }
@@ -364,9 +361,9 @@ static int gather_colors(struct comm *comm, uint32_t color, uint32_t *colors, st
 {
     struct comm_message message;
     bool done = false;
-    int rc = tcp_start_all_gather(comm, &color, colors, 1, &message, err);
+    int rc = messages_start_all_gather(comm, &color, colors, 1, &message, err);
     while (!rc && !done) {
-        rc = tcp_test(comm, &message, &done, err);
+        rc = messages_test(comm, &message, &done, err);
         if (!rc && !done)
             rc = comm_check(comm, err);
         if (!rc && !done)
@@ -376,9 +373,9 @@ static int gather_colors(struct comm *comm, uint32_t color, uint32_t *colors, st
     return rc;
 }
 
-static int tcp_split(struct comm *comm, uint32_t color, bool copy_of_all, struct comm **part, struct cb_err *err)
+static int messages_split(struct comm *comm, uint32_t color, bool copy_of_all, struct comm **part, struct cb_err *err)
 {
-    struct tcp_comm *self = cast(comm), *made = NULL;
+    struct messages_comm *self = cast(comm), *made = NULL;
     struct agreement agreement;
     uint32_t *colors = calloc(comm->size, sizeof *colors);
     int rc = colors ? make_comm(self->world, comm->size, &made, err) : alloc_fail(err, "for the communicator");
@@ -408,39 +405,39 @@ static int tcp_split(struct comm *comm, uint32_t color, bool copy_of_all, struct
     return 0;
 }
 
-static void tcp_free(struct comm *comm)
+static void messages_free(struct comm *comm)
 {
-    struct tcp_comm *self = cast(comm);
+    struct messages_comm *self = cast(comm);
     if (!comm->twin && comm_can_end(comm))
-        tcp_world_say_goodbye(self->world);
+        self->world->ops->say_goodbye(self->world);
     while (!comm->twin && self->world->operations) {
         self->world->operations->comm = self; /* its own, a twin, is gone */
         operation_free(self->world->operations);
     }
     if (!comm->twin)
-        tcp_world_free(self->world);
+        self->world->ops->free(self->world);
     free(self->members);
     free(self->local);
     free(self);
 }
 
-static const struct comm_ops tcp_ops = {.start_barrier = tcp_start_barrier,
-                                        .start_agree = tcp_start_agree,
-                                        .start_broadcast = tcp_start_broadcast,
-                                        .start_all_gather = tcp_start_all_gather,
-                                        .start_reduce_scatter = tcp_start_reduce_scatter,
-                                        .start_all_reduce = tcp_start_all_reduce,
-                                        .send = tcp_send,
-                                        .receive = tcp_receive,
-                                        .test = tcp_test,
-                                        .split = tcp_split,
-                                        .free = tcp_free,
-                                        .frees_broken = true};
+static const struct comm_ops messages_ops = {.start_barrier = messages_start_barrier,
+                                             .start_agree = messages_start_agree,
+                                             .start_broadcast = messages_start_broadcast,
+                                             .start_all_gather = messages_start_all_gather,
+                                             .start_reduce_scatter = messages_start_reduce_scatter,
+                                             .start_all_reduce = messages_start_all_reduce,
+                                             .send = messages_send,
+                                             .receive = messages_receive,
+                                             .test = messages_test,
+                                             .split = messages_split,
+                                             .free = messages_free,
+                                             .frees_broken = true};
 
 /* Finds out which ranks share a machine. */
-static int note_machines(struct tcp_comm *self, struct cb_err *err)
+static int note_machines(struct messages_comm *self, struct cb_err *err)
 {
-    struct tcp_world *world = self->world;
+    struct message_world *world = self->world;
     uint32_t *counts = calloc(world->size, sizeof *counts);
     self->local = calloc(world->size, sizeof *self->local);
     if (!counts || !self->local) {
@@ -448,9 +445,9 @@ static int note_machines(struct tcp_comm *self, struct cb_err *err)
         return alloc_fail(err, "for the communicator");
     }
     for (uint32_t i = 0; i < world->size; i++) {
-        uint32_t machine = world->peers[i].place.machine, count = ++counts[machine];
+        uint32_t machine = world->ops->machine_of(world, i), count = ++counts[machine];
         self->base.fullest_node = count > self->base.fullest_node ? count : self->base.fullest_node;
-        if (machine != world->peers[world->rank].place.machine)
+        if (machine != world->ops->machine_of(world, world->rank))
             continue;
         if (i == world->rank)
             self->base.local_rank = self->local_count;
@@ -461,13 +458,10 @@ static int note_machines(struct tcp_comm *self, struct cb_err *err)
     return 0;
 }
 
-int comm_tcp_new(const struct comm_tcp_place *place, uint64_t deadline_ns, struct comm **comm, struct cb_err *err)
+int comm_messages_new(struct message_world *world, struct comm **comm, struct cb_err *err)
 {
-    struct tcp_world *world = NULL;
-    struct tcp_comm *self = NULL;
-    int rc = tcp_world_new(place, deadline_ns, &world, err);
-    if (!rc)
-        rc = make_comm(world, place->size, &self, err);
+    struct messages_comm *self = NULL;
+    int rc = make_comm(world, world->size, &self, err);
     if (!rc)
         rc = note_machines(self, err);
     if (rc) {
@@ -476,13 +470,12 @@ int comm_tcp_new(const struct comm_tcp_place *place, uint64_t deadline_ns, struc
             free(self->local);
         }
         free(self);
-        if (world)
-            tcp_world_free(world);
+        world->ops->free(world);
         return rc;
     }
-    self->base.rank = place->rank;
-    self->base.size = place->size;
-    for (uint32_t i = 0; i < place->size; i++)
+    self->base.rank = world->rank;
+    self->base.size = world->size;
+    for (uint32_t i = 0; i < world->size; i++)
         self->members[i] = i;
     *comm = &self->base;
     return 0;

@@ -1,0 +1,196 @@
+/* libckptbench whose ranks talk by functions of the program: here through boxes in memory, matched as MPI does. */
+#include "library_grid.h"
+
+#define MOST_LETTERS 16384
+
+struct letter {
+    uint32_t from, to, tag;
+    const void *sent;
+    void *wanted; /* at most one of the two is set */
+    uint64_t length;
+    bool is_done;
+};
+
+/* The post office of all ranks. */
+static struct post {
+    pthread_mutex_t lock;
+    struct letter letters[MOST_LETTERS]; /* in the order in which they were started */
+    size_t first, count;                 /* from `first` on of the present ranks; lost ones keep their bytes in use */
+    uint32_t highest_tag;
+    bool loses; /* letters of rank 1 never arrive */
+} post = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static uint32_t numbers[MOST_RANKS];
+
+/* Finds the other end of a message, the oldest first. */
+static int start(struct letter letter, void **message)
+{
+    pthread_mutex_lock(&post.lock);
+    assert_true(post.count < MOST_LETTERS);
+    struct letter *own = &post.letters[post.count++];
+    *own = letter;
+    post.highest_tag = letter.tag > post.highest_tag ? letter.tag : post.highest_tag;
+    for (struct letter *other = post.letters + post.first; other < own && !(post.loses && letter.from == 1); other++) {
+        if (other->is_done || other->from != own->from || other->to != own->to || other->tag != own->tag ||
+            !other->sent == !own->sent)
+            continue;
+        assert_int_equal(other->length, own->length);
+        memcpy(own->sent ? other->wanted : own->wanted, own->sent ? own->sent : other->sent, own->length);
+        own->is_done = other->is_done = true;
+        break;
+    }
+    *message = own;
+    pthread_mutex_unlock(&post.lock);
+    return 0;
+}
+
+static int send_letter(void *context, const void *bytes, uint64_t length, uint32_t to, uint32_t tag, void **message)
+{
+    return start((struct letter){.from = *(uint32_t *)context, .to = to, .tag = tag, .sent = bytes, .length = length},
+                 message);
+}
+
+static int await_letter(void *context, void *bytes, uint64_t length, uint32_t from, uint32_t tag, void **message)
+{
+    return start(
+        (struct letter){.from = from, .to = *(uint32_t *)context, .tag = tag, .wanted = bytes, .length = length},
+        message);
+}
+
+static int test_letter(void *context, void *message, int *done)
+{
+    (void)context;
+    pthread_mutex_lock(&post.lock);
+    *done = ((struct letter *)message)->is_done;
+    pthread_mutex_unlock(&post.lock);
+    return 0;
+}
+
+static const struct ckptbench_messages *open_post(uint32_t ranks)
+{
+    static struct ckptbench_messages messages[MOST_RANKS];
+    post.first = post.count;
+    post.highest_tag = 0;
+    post.loses = false;
+    for (uint32_t i = 0; i < ranks; i++) {
+        numbers[i] = i;
+        messages[i] = (struct ckptbench_messages){.struct_bytes = sizeof *messages,
+                                                  .context = &numbers[i],
+                                                  .send = send_letter,
+                                                  .receive = await_letter,
+                                                  .test = test_letter};
+    }
+    return messages;
+}
+
+static void states_are_saved_and_loaded(void **unused)
+{
+    struct counts counts = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    uint64_t version = 2;
+    (void)unused;
+    clear();
+    run_ranks_over(open_post(4), 4, NULL, save_grid, &counts);
+    assert_int_equal(counts.bytes, 2 * (ROWS * COLUMNS * 4 + 1000 * 4 + 8));
+    run_ranks_over(open_post(3), 3, NULL, load_transposed, &version);
+    static const char *const words[] = {"load.exchange=broadcast", NULL};
+    run_ranks_over(open_post(4), 4, words, load_transposed, &version);
+    assert_true(post.highest_tag < 1 << 18);
+}
+
+static void save_behind(ckptbench *handle, uint32_t rank, uint32_t ranks, void *context)
+{
+    struct grid_state *grid = calloc(1, sizeof *grid);
+    ckptbench_async *save = NULL;
+    char where[160];
+    (void)context;
+    describe_grid(grid, rank, ranks, 1);
+    snprintf(where, sizeof where, "%s/deep/step-1", folder);
+    assert_int_equal(ckptbench_save_async(handle, where, &grid->described.state, &save, NULL), 0);
+    memset(grid->matrix, 0xff, sizeof grid->matrix);
+    assert_int_equal(ckptbench_async_wait(save, -1, NULL, NULL, NULL), 0);
+    ckptbench_async_free(save);
+    free(grid);
+}
+
+static void asynchronous_saves_use_the_functions_from_a_thread(void **unused)
+{
+    uint64_t version = 1;
+    (void)unused;
+    clear();
+    run_ranks_over(open_post(2), 2, NULL, save_behind, NULL);
+    run_ranks_over(open_post(2), 2, NULL, load_transposed, &version);
+}
+
+static int fail_to_send(void *context, const void *bytes, uint64_t length, uint32_t to, uint32_t tag, void **message)
+{
+    (void)context, (void)bytes, (void)length, (void)to, (void)tag, (void)message;
+    return 77;
+}
+
+/* Each rank says what its save returned. */
+static void save_once(ckptbench *handle, uint32_t rank, uint32_t ranks, void *context)
+{
+    struct ckptbench_error *errors = context;
+    struct grid_state *grid = calloc(1, sizeof *grid);
+    char where[160];
+    describe_grid(grid, rank, ranks, 1);
+    snprintf(where, sizeof where, "%s/step", folder);
+    assert_true(ckptbench_save(handle, where, &grid->described.state, NULL, &errors[rank]) < 0);
+    free(grid);
+}
+
+static void a_function_that_fails_fails_the_save_and_others_time_out(void **unused)
+{
+    static const char *const words[] = {"timeout.op=2s", NULL};
+    struct ckptbench_messages messages[2];
+    struct ckptbench_error errors[2] = {0};
+    (void)unused;
+    clear();
+    memcpy(messages, open_post(2), sizeof messages);
+    messages[1].send = fail_to_send;
+    run_ranks_over(messages, 2, words, save_once, errors);
+    assert_int_equal(errors[1].code, CKPTBENCH_SYSTEM);
+    assert_non_null(strstr(errors[1].text, "send a message failed (77): to rank 0"));
+    assert_int_equal(errors[0].code, CKPTBENCH_TIMEOUT);
+    assert_false(exists("step/.metadata"));
+}
+
+static void a_rank_whose_messages_are_lost_is_waited_for_until_the_timeout(void **unused)
+{
+    static const char *const words[] = {"timeout.op=2s", NULL};
+    struct ckptbench_error errors[2] = {0};
+    (void)unused;
+    clear();
+    const struct ckptbench_messages *messages = open_post(2);
+    post.loses = true;
+    run_ranks_over(messages, 2, words, save_once, errors);
+    assert_int_equal(errors[0].code, CKPTBENCH_TIMEOUT);
+    assert_int_equal(errors[1].code, CKPTBENCH_TIMEOUT);
+}
+
+static void incomplete_functions_and_old_options_are_told_apart(void **unused)
+{
+    struct ckptbench_messages messages = {.struct_bytes = sizeof messages, .send = send_letter};
+    struct ckptbench_open_options options = {.struct_bytes = sizeof options, .rank_count = 1, .messages = &messages};
+    struct ckptbench_error error;
+    ckptbench *handle = NULL;
+    (void)unused;
+    assert_int_equal(ckptbench_open(&options, &handle, &error), CKPTBENCH_USAGE);
+    options.struct_bytes = offsetof(struct ckptbench_open_options, messages); /* does not know of messages */
+    assert_int_equal(ckptbench_open(&options, &handle, &error), 0);
+    assert_int_equal(ckptbench_close(handle, &error), 0);
+    options.struct_bytes = sizeof options + 8;
+    assert_int_equal(ckptbench_open(&options, &handle, &error), CKPTBENCH_USAGE);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(states_are_saved_and_loaded),
+        cmocka_unit_test(asynchronous_saves_use_the_functions_from_a_thread),
+        cmocka_unit_test(a_function_that_fails_fails_the_save_and_others_time_out),
+        cmocka_unit_test(a_rank_whose_messages_are_lost_is_waited_for_until_the_timeout),
+        cmocka_unit_test(incomplete_functions_and_old_options_are_told_apart),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
