@@ -299,6 +299,13 @@ bench-train: ## training against PyTorch eager on the CPU: tokens a second and m
 	@$(MAKE) --no-print-directory -s -j2 $(BUILD)/tests/train_probe
 	@$(VENV)/bin/python tests/bench/bench_train.py --build $(BUILD)
 
+.PHONY: bench-torch
+bench-torch: ## ckptbench.checkpoint inside PyTorch against torch.distributed.checkpoint and its S3 connector
+	@DEPS=$(DEPS) scripts/deps.sh test
+	@DEPS=$(DEPS) PYTHON=$(PYTHON) scripts/venv.sh $(VENV)
+	@$(MAKE) --no-print-directory -s -j2 all
+	@$(VENV)/bin/python tests/bench/bench_torch.py --build $(BUILD)
+
 FUZZERS := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_FLAGS = $(CPPFLAGS) -std=c11 -O1 -g -fsanitize=$(1),address,undefined -fno-sanitize-recover=undefined -pthread
 FUZZED    := $(patsubst %.c,build/fuzz/%.o,$(filter-out %_main.c,$(foreach room,$(ROOMS),$(call sources,$(room)))))
