@@ -344,6 +344,8 @@ install: all dist ## install under PREFIX (default /usr/local), into DESTDIR
 	install -m 644 $(BUILD)/ckptbench.1 $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m 644 $(BUILD)/ckptbench.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ckptbench
 	install -m 644 share/adapters/*.py $(DESTDIR)$(PREFIX)/share/ckptbench/adapters
+	install -d $(DESTDIR)$(PREFIX)/share/ckptbench/python/ckptbench
+	install -m 644 python/ckptbench/*.py $(DESTDIR)$(PREFIX)/share/ckptbench/python/ckptbench
 	for file in $$(cd share && find watch -type f ! -name '*.pyc'); do install -D -m 644 share/$$file $(DESTDIR)$(PREFIX)/share/ckptbench/$$file; done
 	install -m 644 $(SOURCES) $(DESTDIR)$(PREFIX)/share/ckptbench
 	install -d $(DESTDIR)$(PREFIX)/share/ckptbench/report/charts $(DESTDIR)$(PREFIX)/share/ckptbench/report/echarts

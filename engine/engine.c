@@ -6,7 +6,8 @@
 
 #include "engine/engine_ops.h"
 
-static const struct engine_ops *const engines[] = {&engine_native_ops, &engine_torch_ops, &engine_command_ops};
+static const struct engine_ops *const engines[] = {&engine_native_ops, &engine_torch_ops, &engine_torch_native_ops,
+                                                   &engine_command_ops};
 
 int engine_new(const struct engine_setup *setup, struct engine **engine, struct cb_err *err)
 {

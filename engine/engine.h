@@ -1,7 +1,7 @@
 /* The engine: save(path, state, options) and load(path, state, options).
  *
  * The state is a model and an optimizer, distributed over the ranks. Both calls are collective. There are three engines:
- * native, torch-dcp and command. While bytes move, nothing of ours allocates, logs or locks.
+ * native, torch-dcp, torch-native and command. While bytes move, nothing of ours allocates, logs or locks.
  *
  * An asynchronous save continues on its own thread with its own store and communicator, in parallel with loads and with
  * the caller's work. */
@@ -43,7 +43,7 @@ struct engine;
 
 /* The options of an engine. Texts are borrowed and must outlive it. */
 struct engine_config {
-    const char *engine; /* native, torch-dcp or command */
+    const char *engine; /* native, torch-dcp, torch-native or command */
     const char *store;  /* the URI as given */
     bool fsync;
     /* native */
@@ -55,12 +55,13 @@ struct engine_config {
     const char *load_exchange; /* off, broadcast, split or auto */
     uint64_t load_gap_bytes;
     uint64_t load_waste_percent; /* or ENGINE_WASTE_AUTO */
-    /* torch-dcp */
+    /* torch-dcp, torch-native */
     const char *format, *dedup, *torch_async;
     uint32_t threads;
     uint64_t timeout_ns; /* of an operation */
     const char *s3_endpoint, *s3_region, *s3_profile, *s3_path_style;
     uint64_t s3_part_bytes;
+    const char *library_words; /* torch-native: lines "key=value" for libckptbench */
     /* command */
     const char *command;
 };

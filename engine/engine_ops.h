@@ -31,8 +31,9 @@ struct engine {
     const struct engine_ops *ops; /* set by open */
 };
 
-extern const struct engine_ops engine_native_ops;  /* engine_native.c */
-extern const struct engine_ops engine_torch_ops;   /* engine_torch.c */
-extern const struct engine_ops engine_command_ops; /* engine_command.c */
+extern const struct engine_ops engine_native_ops;       /* engine_native.c */
+extern const struct engine_ops engine_torch_ops;        /* engine_torch.c */
+extern const struct engine_ops engine_torch_native_ops; /* the same */
+extern const struct engine_ops engine_command_ops;      /* engine_command.c */
 
 #endif

@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/format/format.h"
@@ -61,9 +62,11 @@ static int open_small(const struct claims *self, struct store **store, struct cb
     return rc ? rc : store_open(store_uri_of(experiment_text(self->experiment, OPT_STORE)).plain, &options, store, err);
 }
 
-/* Runs of ckptbench remove what lies in their folders. */
-static int refuse_folder_of_run(struct store *store, const char *name, struct cb_err *err)
+/* Runs of ckptbench remove what lies in their folders. A process that works for a run (engine=torch-native) has its name
+ * in the environment, and is protected by the run's own claim: *is_ours. */
+static int refuse_folder_of_run(struct store *store, const char *name, bool *is_ours, struct cb_err *err)
 {
+    const char *our_run = getenv("CKPTBENCH_WORKS_FOR_RUN");
     struct buf text;
     struct claim owner;
     char own[PATH_MAX];
@@ -76,8 +79,10 @@ static int refuse_folder_of_run(struct store *store, const char *name, struct cb
     }
     if (!rc) {
         claim_parse(text.data, &owner);
-        rc = cb_fail(err, CB_ERR_EXISTS, "%.300s lies in the folder of run %.128s: choose another path", name,
-                     owner.run);
+        *is_ours = our_run && strcmp(our_run, owner.run) == 0;
+        if (!*is_ours)
+            rc = cb_fail(err, CB_ERR_EXISTS, "%.300s lies in the folder of run %.128s: choose another path", name,
+                         owner.run);
     }
     buf_release(&text);
     return rc == CB_ERR_NOT_FOUND ? 0 : rc;
@@ -135,10 +140,11 @@ int claims_enter(void *context, const char *name, struct cb_err *err)
     struct claims *self = context;
     if (!store_uri_of(experiment_text(self->experiment, OPT_STORE)).kind->keeps_data)
         return 0;
+    bool is_ours = false;
     int rc = open_small(self, &self->store, err);
     if (!rc)
-        rc = refuse_folder_of_run(self->store, name, err);
-    if (!rc)
+        rc = refuse_folder_of_run(self->store, name, &is_ours, err);
+    if (!rc && !is_ours)
         rc = take(self, name, err);
     if (!rc && !self->replaces)
         rc = refuse_complete(self->store, name, err);

@@ -3,24 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "run/library_keys.h"
+
 #define KEY_BYTES 64
 #define RECORD "record="
-
-/* A name, or what a group of names begins with. */
-static const char *const allowed[] = {
-    "format",          "checksum",           "copies",        "folder",   "io.",        "s3.",        "save.dedup",
-    "save.plan_cache", "save.staging_bytes", "load.exchange", "load.gap", "load.waste", "timeout.op", "timeout.lease",
-    "label."};
-
-static bool is_allowed(const char *key)
-{
-    for (size_t i = 0; i < sizeof allowed / sizeof *allowed; i++) {
-        size_t len = strlen(allowed[i]);
-        if (allowed[i][len - 1] == '.' ? strncmp(key, allowed[i], len) == 0 : strcmp(key, allowed[i]) == 0)
-            return true;
-    }
-    return false;
-}
 
 static int read_word(struct experiment *experiment, const char *word, struct cb_err *err)
 {
@@ -29,7 +15,7 @@ static int read_word(struct experiment *experiment, const char *word, struct cb_
     if (!equals || (size_t)(equals - word) >= sizeof key)
         return cb_fail(err, CB_ERR_USAGE, "'%.100s' is not key=value", word ? word : "");
     snprintf(key, sizeof key, "%.*s", (int)(equals - word), word);
-    if (!is_allowed(key))
+    if (!library_keys_has(key))
         return cb_fail(err, CB_ERR_USAGE, "%s: this key has no meaning for saves and loads of a program", key);
     return experiment_set(experiment, key, equals + 1, key, err);
 }

@@ -174,6 +174,11 @@ bool experiment_uses(const struct experiment *self, enum option_id id)
     return strncmp(option_row(id)->name, "s3.", 3) != 0 || strstr(experiment_text(self, OPT_STORE), "://");
 }
 
+bool experiment_is_in_python(const struct experiment *self)
+{
+    return experiment_is(self, OPT_ENGINE, "torch-dcp") || experiment_is(self, OPT_ENGINE, "torch-native");
+}
+
 bool experiment_was_set(const struct experiment *self, enum option_id id)
 {
     return self->was_set[id];

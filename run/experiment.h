@@ -46,6 +46,8 @@ bool experiment_is(const struct experiment *self, enum option_id id,
 
 /* Whether the key has any effect on this run: the s3.* keys have one only if the store is a bucket. */
 bool experiment_uses(const struct experiment *self, enum option_id id);
+/* Whether PyTorch processes save and load, which map the memory of the ranks. */
+bool experiment_is_in_python(const struct experiment *self);
 
 size_t experiment_label_count(const struct experiment *self);
 const char *experiment_label_key(const struct experiment *self, size_t index); /* without "label." */

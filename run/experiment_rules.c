@@ -117,17 +117,17 @@ static int validate_layout(const struct experiment *self, struct cb_err *err)
 static int validate_engine(const struct experiment *self, struct cb_err *err)
 {
     const char *engine = experiment_text(self, OPT_ENGINE), *files = experiment_text(self, OPT_IO_FILES);
-    bool is_torch = experiment_is(self, OPT_ENGINE, "torch-dcp");
+    bool is_dcp = experiment_is(self, OPT_ENGINE, "torch-dcp");
     if (experiment_is(self, OPT_ENGINE, "native"))
         return 0;
     if (!workload_kind_of(self)->uses_engine)
         return cb_fail(err, CB_ERR_USAGE, "workload=%s is done by engine=native, not by engine=%s",
                        workload_kind_of(self)->name, engine);
-    if (is_torch && strcmp(files, "rank") != 0)
+    if (is_dcp && strcmp(files, "rank") != 0)
         return cb_fail(err, CB_ERR_USAGE, "io.files=%s: engine=torch-dcp writes one file a rank", files);
-    if (is_torch && !experiment_is(self, OPT_FORMAT, "dcp"))
-        return cb_fail(err, CB_ERR_USAGE, "engine=torch-dcp writes format=dcp only");
-    if (is_torch && experiment_is(self, OPT_SAVE_DEDUP, "none"))
+    if (experiment_is_in_python(self) && !experiment_is(self, OPT_FORMAT, "dcp"))
+        return cb_fail(err, CB_ERR_USAGE, "engine=%s writes format=dcp only", engine);
+    if (is_dcp && experiment_is(self, OPT_SAVE_DEDUP, "none"))
         return cb_fail(err, CB_ERR_USAGE,
                        "PyTorch DCP always deduplicates: engine=torch-dcp cannot do save.dedup=none");
     if (experiment_is(self, OPT_ENGINE, "command") && !*experiment_text(self, OPT_COMMAND))

@@ -6,7 +6,8 @@
 #include "engine/engine.h"
 #include "run/experiment.h"
 
-/* Texts are borrowed from the experiment. CB_ERR_USAGE if keys contradict each other. */
+/* Texts are borrowed from the experiment; library_words is the caller's to set. CB_ERR_USAGE if keys contradict each
+ * other. */
 int engine_config_read(const struct experiment *experiment, struct engine_config *config,
                        struct cb_err *err) CB_MUST_CHECK;
 

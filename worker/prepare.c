@@ -10,6 +10,7 @@
 #include "core/clock.h"
 #include "core/rlimits.h"
 #include "core/units.h"
+#include "run/library_keys.h"
 #include "run/run_folder.h"
 #include "run/workload_kind.h"
 #include "setup/checkpoint_options.h"
@@ -21,6 +22,8 @@
 #include "store/kind.h"
 #include "worker/load_shift.h"
 #include "worker/run.h"
+
+#define LIBRARY_WORDS_MAX_BYTES (64 << 10)
 
 /* Preparing has no time-out of its own, and uses that of an operation. */
 uint64_t run_deadline(const struct run *self)
@@ -91,7 +94,7 @@ static int check_engine(const struct run *self, struct cb_err *err)
     if (experiment_is(self->experiment, OPT_ENGINE, "command") && !experiment_text(self->experiment, OPT_COMMAND)[0])
         return cb_fail(err, CB_ERR_USAGE, "engine=command needs command='…', the shell command to run");
     if (self->async && (self->raw || experiment_is(self->experiment, OPT_ENGINE, "command")))
-        return cb_fail(err, CB_ERR_USAGE, "save.async=true is for engine=native and engine=torch-dcp: %s",
+        return cb_fail(err, CB_ERR_USAGE, "save.async=true is for engine=native, torch-dcp and torch-native: %s",
                        self->raw ? "workload=raw saves no state" : "a command ends when its save has");
     if (self->keep_last > 0 && !experiment_is(self->experiment, OPT_FOLDER, "per_iteration"))
         return cb_fail(err, CB_ERR_USAGE, "keep.last=%" PRIu64 " needs folder=per_iteration, not %s", self->keep_last,
@@ -166,7 +169,7 @@ static enum state_memory memory_kind(const struct run *self)
 {
     if (experiment_is(self->experiment, OPT_ENGINE, "command"))
         return STATE_MEMORY_NONE;
-    return experiment_is(self->experiment, OPT_ENGINE, "torch-dcp") ? STATE_MEMORY_SHARED : STATE_MEMORY_OWN;
+    return experiment_is_in_python(self->experiment) ? STATE_MEMORY_SHARED : STATE_MEMORY_OWN;
 }
 
 /* Both states share one memory: loaded values are verified, and set again before the next save. */
@@ -322,6 +325,10 @@ static int make_engine(struct run *self, struct cb_err *err)
         .device_comm = self->on_device ? self->plugin.ops->comm : NULL,
     };
     int rc = engine_config_read(self->experiment, &setup.config, err);
+    library_keys_write(self->experiment, &self->library_words);
+    if (!rc)
+        rc = buf_check(&self->library_words, "the keys for libckptbench", err);
+    setup.config.library_words = self->library_words.data;
     return rc ? rc : engine_new(&setup, &self->engine, err);
 }
 
@@ -329,6 +336,7 @@ int run_prepare(struct run *self, struct comm *comm, struct status_page *page, c
                 const char *run_folder, uint32_t attempt, struct cb_err *err)
 {
     memset(self, 0, sizeof *self);
+    buf_init(&self->library_words, LIBRARY_WORDS_MAX_BYTES);
     self->comm = comm;
     self->page = page;
     self->pages_folder = pages_folder;
@@ -381,6 +389,7 @@ bool run_stop(struct run *self)
 void run_release(struct run *self)
 {
     engine_free(self->engine);
+    buf_release(&self->library_words);
     compute_gap_release(&self->gap);
     comm_free(self->async_comm);
     free(self->pending);

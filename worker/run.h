@@ -8,6 +8,7 @@
 #include "ckpt/layout/layout.h"
 #include "ckpt/model/model.h"
 #include "comm/comm.h"
+#include "core/buf.h"
 #include "core/err.h"
 #include "engine/device_plugin.h"
 #include "engine/engine.h"
@@ -42,7 +43,8 @@ struct run {
     struct layout *layout;      /* for saving; owned by `layouts` */
     struct folder folder;
     struct store *store;
-    struct engine *engine; /* NULL with workload=raw */
+    struct engine *engine;    /* NULL with workload=raw */
+    struct buf library_words; /* the engine's */
     /* For asynchronous saves; NULL without save.async. */
     struct comm *async_comm;
     struct store *async_store;

@@ -112,12 +112,14 @@ static void check_python(struct doctor *self)
         snprintf(path, sizeof path, "python3");
     const char *const argv[] = {path, "-c", script, NULL};
     bool works = first_line(argv, line, sizeof line);
-    bool needed = experiment_is(self->experiment, OPT_ENGINE, "torch-dcp");
-    report(self, "torch",
-           works    ? FOUND
-           : needed ? MISSING
-                    : LACKING,
-           line, "engine=torch-dcp needs it: pip install torch numpy, and name that Python in CKPTBENCH_PYTHON");
+    bool needed = experiment_is_in_python(self->experiment);
+    report(
+        self, "torch",
+        works    ? FOUND
+        : needed ? MISSING
+                 : LACKING,
+        line,
+        "engine=torch-dcp and torch-native need it: pip install torch numpy, and name that Python in CKPTBENCH_PYTHON");
 }
 
 static void check_libraries(struct doctor *self)

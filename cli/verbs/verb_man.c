@@ -129,7 +129,7 @@ static void write_files_and_codes(struct buf *out)
                "a folder on a local disk for the index of the runs; else the home if it is on one, else "
                "$XDG_CACHE_HOME/ckptbench or ~/.cache/ckptbench");
     write_item(out, "CKPTBENCH_PYTHON", NULL, false,
-               "the Python with PyTorch that engine=torch-dcp runs; else python3");
+               "the Python with PyTorch that engine=torch-dcp and torch-native run; else python3");
     write_item(out, "NO_COLOR", NULL, false, "no colours");
     buf_append_text(out, ".SH EXIT STATUS\n");
     static const char *const codes[][2] = {{"0", "pass"},

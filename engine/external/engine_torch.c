@@ -1,6 +1,7 @@
-/* engine=torch-dcp: PyTorch DCP saves and loads the same state with the same layout at the same place, in one long-lived
- * Python process for each rank (engine/external/torch_adapter.h). The process maps our memory file with the state, so
- * values and verification are the same as for the native engine. */
+/* engine=torch-dcp and torch-native: PyTorch DCP, or ckptbench.checkpoint inside PyTorch, saves and loads the same state
+ * with the same layout at the same place, in one long-lived Python process for each rank
+ * (engine/external/torch_adapter.h). The process maps our memory file with the state, so values and verification are the
+ * same as for the native engine. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -16,6 +17,7 @@
 #include "core/buf.h"
 #include "core/clock.h"
 #include "core/json.h"
+#include "core/process.h"
 #include "engine/external/external_engine.h"
 #include "engine/external/torch_adapter.h"
 
@@ -56,6 +58,11 @@ struct torch_engine {
     bool started;
     struct async_save async;
 };
+
+static bool is_native(const struct torch_engine *self)
+{
+    return self->base.ops == &engine_torch_native_ops;
+}
 
 /* --- starting --- */
 
@@ -115,7 +122,9 @@ static int make_ended_file(struct torch_engine *self, struct cb_err *err)
 static int send_init(struct torch_engine *self, const struct meeting *meeting, struct cb_err *err)
 {
     const struct engine_config *config = &self->setup.config;
+    char programs[PATH_MAX];
     struct json_writer writer;
+    process_folder(programs);
     torch_adapter_begin(&self->adapter, &writer, "init");
     json_member_u64(&writer, "rank", comm_rank(self->setup.comm));
     json_member_u64(&writer, "ranks", comm_size(self->setup.comm));
@@ -127,13 +136,17 @@ static int send_init(struct torch_engine *self, const struct meeting *meeting, s
     json_member_text(&writer, "async", config->torch_async);
     write_fd_path(&writer, "ended", self->async.ended_fd);
     json_member_u64(&writer, "timeout_s", config->timeout_ns / NS_PER_S + 1);
+    json_member_text(&writer, "words", config->library_words);
+    json_member_text(&writer, "programs", programs);
+    json_member_text(&writer, "run_folder", self->setup.run_folder);
     write_bucket(&writer, config, self->setup.plain);
     struct torch_answer answer;
     int rc = torch_adapter_ask(&self->adapter, &writer, clock_monotonic_ns() + START_TIMEOUT_NS, &answer, err);
     if (rc)
         return rc;
     char text[128];
-    snprintf(text, sizeof text, "PyTorch %s, torch.distributed.checkpoint over gloo", answer.version);
+    snprintf(text, sizeof text, "PyTorch %s, %s", answer.version,
+             is_native(self) ? "ckptbench.checkpoint" : "torch.distributed.checkpoint over gloo");
     status_page_add_fact(self->setup.page, "io.used", text);
     return 0;
 }
@@ -240,7 +253,7 @@ static int introduce(struct torch_engine *self, const struct state *state, uint6
     if (index < self->known_count)
         return 0;
     if (index == KNOWN_STATES)
-        return cb_fail(err, CB_ERR_INTERNAL, "more states than engine=torch-dcp keeps");
+        return cb_fail(err, CB_ERR_INTERNAL, "more states than engine=%s keeps", self->base.ops->name);
     int layout_fd = -1;
     int rc = make_layout_file(state, &layout_fd, err);
     if (rc)
@@ -275,6 +288,7 @@ static void take_answer(const struct torch_answer *answer, const struct state *s
     external_attribute(sample, METRIC_PLAN_S, answer->plan_s);
     external_attribute(sample, METRIC_IO_S, answer->io_s);
     external_attribute(sample, METRIC_COMMIT_S, answer->commit_s);
+    external_attribute(sample, METRIC_WAIT_S, answer->wait_s);
     sample->values[METRIC_CPU_S] = answer->cpu_s;
     sample->values[METRIC_RSS_BYTES] = answer->rss_bytes;
     sample->values[METRIC_BYTES_MOVED] = answer->bytes;
@@ -409,7 +423,23 @@ static int torch_save(struct engine *engine, const char *path, struct state *sta
                           : run_operation(engine, path, state, options, sample, err);
 }
 
-static int torch_open(const struct engine_setup *setup, struct engine **engine, struct cb_err *err)
+static int open_engine(const struct engine_setup *setup, const struct engine_ops *ops, struct engine **engine,
+                       struct cb_err *err)
+{
+    if (strcmp(setup->config.format, "dcp") != 0)
+        return cb_fail(err, CB_ERR_UNSUPPORTED, "engine=%s writes format=dcp only", ops->name);
+    struct torch_engine *self = calloc(1, sizeof *self);
+    if (!self)
+        return alloc_fail(err, "for the engine");
+    self->base.ops = ops;
+    self->setup = *setup;
+    self->async.ended_fd = -1;
+    torch_adapter_init(&self->adapter, ops->name, setup->comm, setup->page);
+    *engine = &self->base;
+    return 0;
+}
+
+static int dcp_open(const struct engine_setup *setup, struct engine **engine, struct cb_err *err)
 {
     const struct engine_config *config = &setup->config;
     if (strcmp(config->dedup, "none") == 0)
@@ -419,17 +449,15 @@ static int torch_open(const struct engine_setup *setup, struct engine **engine, 
         return cb_fail(err, CB_ERR_UNSUPPORTED,
                        "PyTorch's async_save copies all of the state and has one save under way: engine=torch-dcp "
                        "cannot do save.inflight or save.staging_bytes");
-    if (strcmp(config->format, "dcp") != 0)
-        return cb_fail(err, CB_ERR_UNSUPPORTED, "engine=torch-dcp writes format=dcp only");
-    struct torch_engine *self = calloc(1, sizeof *self);
-    if (!self)
-        return alloc_fail(err, "for the engine");
-    self->base.ops = &engine_torch_ops;
-    self->setup = *setup;
-    self->async.ended_fd = -1;
-    torch_adapter_init(&self->adapter, setup->comm, setup->page);
-    *engine = &self->base;
-    return 0;
+    return open_engine(setup, &engine_torch_ops, engine, err);
+}
+
+static int native_open(const struct engine_setup *setup, struct engine **engine, struct cb_err *err)
+{
+    if (setup->config.inflight > 1)
+        return cb_fail(err, CB_ERR_UNSUPPORTED,
+                       "libckptbench has one save under way: engine=torch-native cannot do save.inflight");
+    return open_engine(setup, &engine_torch_native_ops, engine, err);
 }
 
 static void torch_close(struct engine *engine)
@@ -443,13 +471,8 @@ static void torch_close(struct engine *engine)
     free(self);
 }
 
-const struct engine_ops engine_torch_ops = {
-    .name = "torch-dcp",
-    .open = torch_open,
-    .save = torch_save,
-    .load = run_operation,
-    .wait = torch_wait,
-    .under_way = torch_under_way,
-    .stop = torch_stop,
-    .close = torch_close,
-};
+#define OPERATIONS                                                                                                     \
+    .save = torch_save, .load = run_operation, .wait = torch_wait, .under_way = torch_under_way, .stop = torch_stop,   \
+    .close = torch_close
+const struct engine_ops engine_torch_ops = {.name = "torch-dcp", .open = dcp_open, OPERATIONS};
+const struct engine_ops engine_torch_native_ops = {.name = "torch-native", .open = native_open, OPERATIONS};

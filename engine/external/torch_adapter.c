@@ -1,4 +1,4 @@
-/* Starts the Python process of engine=torch-dcp, and exchanges requests and answers with it. */
+/* Starts the Python process of an engine in PyTorch, and exchanges requests and answers with it. */
 #include "engine/external/torch_adapter.h"
 
 #include <errno.h>
@@ -17,14 +17,14 @@
 #include "core/share_file.h"
 #include "engine/external/external_engine.h"
 
-#define ADAPTER "adapters/torch_dcp.py"
 #define LINE_MAX_BYTES (UINT64_C(1) << 20)
 #define ANSWER_SLICE_MS 100
 #define QUIT_GRACE_NS (2 * NS_PER_S)
 
-void torch_adapter_init(struct torch_adapter *self, struct comm *comm, struct status_page *page)
+void torch_adapter_init(struct torch_adapter *self, const char *engine, struct comm *comm, struct status_page *page)
 {
-    *self = (struct torch_adapter){.comm = comm, .page = page, .to_child = -1, .from_child = -1, .stderr_fd = -1};
+    *self = (struct torch_adapter){
+        .engine = engine, .comm = comm, .page = page, .to_child = -1, .from_child = -1, .stderr_fd = -1};
     buf_init(&self->request, LINE_MAX_BYTES);
     buf_init(&self->received, LINE_MAX_BYTES);
 }
@@ -61,9 +61,11 @@ static void find_python(char path[PATH_MAX])
 
 int torch_adapter_start(struct torch_adapter *self, struct cb_err *err)
 {
-    char adapter[PATH_MAX], python[PATH_MAX];
+    char adapter[PATH_MAX], python[PATH_MAX], user[64];
     int in[2], out[2];
-    int rc = share_file_find("engine=torch-dcp", ADAPTER, adapter, err);
+    bool is_native = strcmp(self->engine, "torch-native") == 0;
+    snprintf(user, sizeof user, "engine=%s", self->engine);
+    int rc = share_file_find(user, is_native ? "adapters/torch_native.py" : "adapters/torch_dcp.py", adapter, err);
     if (rc)
         return rc;
     find_python(python);
@@ -83,7 +85,7 @@ int torch_adapter_start(struct torch_adapter *self, struct cb_err *err)
     close(out[1]);
     self->to_child = in[1];
     self->from_child = out[0];
-    return rc ? cb_context(err, "engine=torch-dcp needs Python with torch (CKPTBENCH_PYTHON names one)") : 0;
+    return rc ? cb_context(err, "%s needs Python with torch (CKPTBENCH_PYTHON names one)", user) : 0;
 }
 
 /* --- requests --- */
@@ -93,7 +95,7 @@ static int fail_child(struct torch_adapter *self, struct cb_err *err)
     char how[64], last[512];
     child_end(&self->child, QUIT_GRACE_NS);
     external_last_line(self->stderr_fd, last);
-    return cb_fail(err, CB_ERR_SYSTEM, "the Python process of engine=torch-dcp ended: %s%s%s",
+    return cb_fail(err, CB_ERR_SYSTEM, "the Python process of engine=%s ended: %s%s%s", self->engine,
                    child_describe(&self->child, how), last[0] ? ": " : "", last);
 }
 
@@ -128,7 +130,8 @@ static int receive_line(struct torch_adapter *self, uint64_t deadline_ns, size_t
             child_activity_look(&self->activity, self->child.pid, self->page, clock_monotonic_ns());
             int rc = comm_check(self->comm, err);
             if (!rc && clock_monotonic_ns() > deadline_ns)
-                rc = cb_fail(err, CB_ERR_TIMEOUT, "the Python process of engine=torch-dcp did not answer in time");
+                rc = cb_fail(err, CB_ERR_TIMEOUT, "the Python process of engine=%s did not answer in time",
+                             self->engine);
             if (rc)
                 return rc;
             continue;
@@ -169,6 +172,7 @@ int torch_answer_parse(const char *line, size_t len, struct torch_answer *answer
         answer->plan_s = number_of(root, "plan_s");
         answer->io_s = number_of(root, "io_s");
         answer->commit_s = number_of(root, "commit_s");
+        answer->wait_s = number_of(root, "wait_s");
         answer->cpu_s = number_of(root, "cpu_s");
         answer->save_cpu_s = number_of(root, "save_cpu_s");
         answer->ended_s = number_of(root, "ended_s");

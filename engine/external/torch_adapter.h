@@ -1,5 +1,5 @@
-/* Runs the Python process of engine=torch-dcp. A request is a line of JSON to its stdin, an answer a line of JSON from its
- * stdout; share/adapters/torch_dcp.py documents them. One thread at a time; not collective. */
+/* Runs the Python process of engine=torch-dcp or torch-native. A request is a line of JSON to its stdin, an answer a line
+ * of JSON from its stdout; share/adapters/torch_dcp.py documents them. One thread at a time; not collective. */
 #ifndef ENGINE_EXTERNAL_TORCH_ADAPTER_H
 #define ENGINE_EXTERNAL_TORCH_ADAPTER_H
 
@@ -14,6 +14,7 @@
 #include "engine/external/child_activity.h"
 
 struct torch_adapter {
+    const char *engine;       /* "torch-dcp" or "torch-native"; borrowed */
     struct comm *comm;        /* borrowed; comm_check is called while waiting */
     struct status_page *page; /* borrowed; shows the process's activity during waits */
     struct child child;
@@ -25,14 +26,14 @@ struct torch_adapter {
 /* The answer to a request. A number that is missing or malformed is NAN. */
 struct torch_answer {
     char version[64]; /* of torch; "unknown" */
-    double plan_s, io_s, commit_s, cpu_s;
+    double plan_s, io_s, commit_s, wait_s, cpu_s;
     double save_cpu_s; /* of a finished asynchronous save */
     double ended_s;    /* when it finished, on the monotonic clock */
     double bytes, rss_bytes;
 };
 
-void torch_adapter_init(struct torch_adapter *self, struct comm *comm, struct status_page *page);
-/* Starts CKPTBENCH_PYTHON, else the Python environment next to this program, else python3. */
+void torch_adapter_init(struct torch_adapter *self, const char *engine, struct comm *comm, struct status_page *page);
+/* Starts CKPTBENCH_PYTHON, else the Python environment next to this program, else python3, with the engine's adapter. */
 int torch_adapter_start(struct torch_adapter *self, struct cb_err *err) CB_MUST_CHECK;
 /* Closes the process's input and kills it after a grace period. Does nothing if it was not started. */
 void torch_adapter_end(struct torch_adapter *self);

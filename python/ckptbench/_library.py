@@ -49,12 +49,14 @@ class _Entry(ctypes.Structure):
 
 
 def _find():
-    """The path of the library: CKPTBENCH_LIBRARY, beside this file as in a wheel, in the source tree, or the system's."""
+    """The path of the library: CKPTBENCH_LIBRARY, beside this file as in a wheel, in the source tree, where `make install`
+    puts it, or the system's."""
     given = os.environ.get("CKPTBENCH_LIBRARY")
     if given:
         return given
     here = pathlib.Path(__file__).resolve().parent
-    for candidate in (here / "bin" / "libckptbench.so", here.parents[1] / "build" / "libckptbench.so"):
+    folders = (here / "bin", here.parents[1] / "build", *(prefix / "lib" for prefix in here.parents[3:4]))
+    for candidate in (folder / "libckptbench.so" for folder in folders):
         if candidate.exists():
             return str(candidate)
     return "libckptbench.so"

@@ -29,6 +29,21 @@ class Tensor:
         self.name, self.dtype, self.shape, self.regions = name, dtype, shape, regions
 
 
+class Pieces:
+    """A tensor of which this rank holds boxes: in a state, a value for distributed tensors of other kinds than PyTorch's.
+
+    shape and dtype are those of the whole tensor; `boxes` are (offsets, tensor), where the tensor has the elements. A
+    load fills them in place. A rank that holds nothing of a tensor leaves its name out."""
+
+    __slots__ = ("shape", "dtype", "boxes")
+
+    def __init__(self, shape, dtype, boxes):
+        self.shape, self.dtype, self.boxes = tuple(shape), dtype, list(boxes)
+
+    def size(self):
+        return self.shape
+
+
 def _dtensor_regions(name, tensor):
     mesh, local = tensor.device_mesh, tensor._local_tensor
     coordinate = mesh.get_coordinate()
@@ -53,7 +68,9 @@ def _dtensor_regions(name, tensor):
 
 def describe_tensor(name, tensor):
     """The Tensor that describes `tensor`, of whichever kind it is. ValueError if it cannot be stored."""
-    if isinstance(tensor, DTensor):
+    if isinstance(tensor, Pieces):
+        regions = [Region(tuple(offsets), part) for offsets, part in tensor.boxes]
+    elif isinstance(tensor, DTensor):
         regions = _dtensor_regions(name, tensor)
     elif isinstance(tensor, ShardedTensor):
         regions = [Region(tuple(shard.metadata.shard_offsets), shard.tensor) for shard in tensor.local_shards()
@@ -85,7 +102,7 @@ def split(flat):
     """(tensors, values): the Tensors, and name -> any other value, of a flat state."""
     tensors, values = [], {}
     for name, value in flat.items():
-        if isinstance(value, torch.Tensor) or isinstance(value, ShardedTensor):
+        if isinstance(value, (torch.Tensor, ShardedTensor, Pieces)):
             tensors.append(describe_tensor(name, value))
         else:
             values[name] = value

@@ -16,9 +16,10 @@ from torch.distributed.checkpoint.stateful import Stateful
 
 from . import _library, _state, _world
 from ._library import Error
+from ._state import Pieces
 from ._storage import Reader, Writer
 
-__all__ = ["Error", "Reader", "Save", "Writer", "close", "load", "save"]
+__all__ = ["Error", "Pieces", "Reader", "Save", "Writer", "close", "load", "save"]
 
 
 class Save:

@@ -5,6 +5,7 @@ torch.distributed.checkpoint save that memory and load into it. A line of JSON o
 JSON on stdout answers ("ok": false carries the reason in "error"); everything else goes to stderr.
 
   {"command": "init", "rank", "ranks", "address", "port", "threads", "fsync", "dedup", "timeout_s", "async", "ended",
+   "words", "programs", "run_folder",              of torch_native.py alone, which speaks the same
    "s3"}                                           null, or what the keys s3.* say: the store is in a bucket then
   {"command": "state", "name", "memory", "layout"}   a file to map, and a JSON file that says what is in it
   {"command": "save" | "load", "name", "path"}       answers its own durations, CPU seconds and bytes written or read
@@ -69,6 +70,12 @@ class State:
             self.pieces.append((entry["fqn"], torch.Size(entry["shape"]), dtype, chunk))
             self.tensors[entry["fqn"], chunk.offsets] = view
         self.objects = {fqn: ast.literal_eval(literal) for fqn, literal in layout["objects"].items()}
+
+    def compare(self, objects):
+        """ValueError unless these are the small objects that were saved."""
+        wrong = [fqn for fqn, value in self.objects.items() if objects.get(fqn) != value]
+        if wrong:
+            raise ValueError(f"small objects differ from what was saved: {', '.join(wrong[:10])}")
 
     def lookup(self, index):
         return self.tensors[index.fqn, torch.Size(index.offset)]
@@ -287,7 +294,7 @@ class Adapter:
 
     def init(self, request):
         self.request, self.ended = request, 0
-        self.bucket = Bucket(request["s3"]) if request["s3"] else None
+        self.open_store()
         dist.init_process_group(
             "gloo",
             store=meet(request),
@@ -296,6 +303,9 @@ class Adapter:
             timeout=datetime.timedelta(seconds=request["timeout_s"]),
         )
         return {"torch": torch.__version__, "python": sys.version.split()[0]}
+
+    def open_store(self):
+        self.bucket = Bucket(self.request["s3"]) if self.request["s3"] else None
 
     def state(self, request):
         self.states[request["name"]] = State(request["memory"], request["layout"])
@@ -340,6 +350,9 @@ class Adapter:
 
     def note_end(self, future):
         self.ended_s, self.ended_usage = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF)
+        self.count_end()
+
+    def count_end(self):
         self.ended += 1
         with open(self.request["ended"], "r+b", buffering=0) as file:
             file.write(self.ended.to_bytes(8, "little"))
@@ -361,9 +374,7 @@ class Adapter:
         before = read_so_far()
         dcp.load({}, storage_reader=reader, planner=planner)
         read = read_so_far() - before
-        if planner.objects != state.objects:
-            wrong = [fqn for fqn, value in state.objects.items() if planner.objects.get(fqn) != value]
-            raise ValueError(f"small objects differ from what was saved: {', '.join(wrong[:10])}")
+        state.compare(planner.objects)
         return dict(timed.seconds, bytes=read)
 
     def answer(self, request):
@@ -385,10 +396,9 @@ def reason(failure):
     return f"{type(failure).__name__}: {failure}"
 
 
-def main():
+def serve(adapter):
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what libraries print must not get between the answers
-    adapter = Adapter()
     for line in sys.stdin:
         request = json.loads(line)
         if request["command"] == "quit":
@@ -403,4 +413,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    serve(Adapter())

@@ -80,7 +80,7 @@ def test_a_store_that_cannot_work_is_a_usage_error_and_plans_no_run(place):
 def test_options_are_one_row_a_key(place):
     rows = {row["name"]: row for row in document(place, "options")}
     assert rows["io.block"]["default"] == "4MiB" and rows["io.block"]["type"] == "size"
-    assert rows["engine"]["values"] == "native|torch-dcp|command"
+    assert rows["engine"]["values"] == "native|torch-dcp|torch-native|command"
     assert {"label.NAME", "zip"} <= set(rows)
     found = {row["name"] for row in document(place, "options", "fsync")}
     assert "io.fsync" in found and "model" not in found
@@ -235,6 +235,7 @@ def test_doctor_exits_4_when_something_required_is_missing(place):
     (("run", *TINY, "engine=torch-dcp", "io.files=shared"), "one file a rank"),
     (("run", *TINY, "engine=torch-dcp", "format=raw"), "format=dcp only"),
     (("run", *TINY, "engine=native,torch-dcp", "save.dedup=none"), "always deduplicates"),
+    (("run", *TINY, "engine=torch-native", "format=raw"), "format=dcp only"),
     (("run", *TINY, "engine=command"), "needs command="),
 ])
 def test_usage_mistakes_exit_2_and_leave_nothing_behind(place, words, sentence):

@@ -1,4 +1,4 @@
-"""engine=torch-dcp saves behind training as PyTorch does: what it stalls and what goes on stand beside ours."""
+"""The engines in PyTorch save behind training: what they stall and what goes on stand beside ours."""
 import os
 import sys
 
@@ -8,9 +8,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../e2e"))
 from worker_harness import FLAG_FAILED, Run, passed  # noqa: E402
 
 
-@pytest.mark.parametrize("how", ["stager", "default"])
-def test_pytorch_saves_behind_and_what_it_saved_verifies(tmp_path, how):
-    run = passed(Run(tmp_path, engine="torch-dcp", ops="save", iterations=3, tp=2, save__async="true", torch__async=how, compute_gap="50ms").run(120))
+@pytest.mark.parametrize("engine,how", [("torch-dcp", "stager"), ("torch-dcp", "default"), ("torch-native", "stager")])
+def test_pytorch_saves_behind_and_what_it_saved_verifies(tmp_path, engine, how):
+    run = passed(Run(tmp_path, engine=engine, ops="save", iterations=3, tp=2, save__async="true", torch__async=how, compute_gap="50ms").run(120))
     for rank in range(2):
         samples = run.samples("save", rank)
         assert [sample["iteration"] for sample in samples] == [0, 1, 2]
@@ -23,8 +23,9 @@ def test_pytorch_saves_behind_and_what_it_saved_verifies(tmp_path, how):
     assert [path.parent.name for path in run.store.glob("**/.metadata")] == ["iteration-2"]
 
 
-def test_a_failure_behind_pytorchs_back_is_told(tmp_path):
-    run = Run(tmp_path, engine="torch-dcp", ops="save", iterations=60, save__async="true", compute_gap="200ms").start()
+@pytest.mark.parametrize("engine", ["torch-dcp", "torch-native"])
+def test_a_failure_behind_pytorchs_back_is_told(tmp_path, engine):
+    run = Run(tmp_path, engine=engine, ops="save", iterations=60, save__async="true", compute_gap="200ms").start()
     run.wait_until(lambda page: len(page[0]["samples"]) > 1, 90)
     folder = run.store / "run"
     with open(folder / "blocked", "w", encoding="ascii"):
@@ -38,6 +39,7 @@ def test_a_failure_behind_pytorchs_back_is_told(tmp_path):
     assert run.samples("save", 1)[-1]["flags"] & FLAG_FAILED
 
 
-def test_what_pytorch_cannot_do_behind_is_refused(tmp_path):
-    run = Run(tmp_path, engine="torch-dcp", ops="save", save__async="true", save__inflight=2).run(60)
+@pytest.mark.parametrize("engine", ["torch-dcp", "torch-native"])
+def test_what_pytorch_cannot_do_behind_is_refused(tmp_path, engine):
+    run = Run(tmp_path, engine=engine, ops="save", save__async="true", save__inflight=2).run(60)
     assert run.code != 0 and "save.inflight" in run.failures()

@@ -1,4 +1,4 @@
-"""engine=torch-dcp and engine=native over one store: what one saved the other loads, timed and verified."""
+"""engine=torch-dcp, torch-native and native over one store: what one saved the others load, timed and verified."""
 import pytest
 
 from conftest import verify_checkpoint
@@ -76,3 +76,37 @@ def test_pytorch_misses_a_file_and_its_reason_is_told(place):
     next(place.save("ranks=2 tp=2", "lacking").glob("__1*")).unlink()
     document = place.run("engine=torch-dcp ops=load suffix=lacking ranks=2 tp=2", code=3)
     assert document["outcome"] == "benchmark_failed" and "__1_0.distcp" in document["message"]
+
+
+def test_the_package_inside_pytorch_saves_and_loads_what_the_ranks_hold(place):
+    """Its time is divided as that of the others, and another engine verifies what it left, in another layout."""
+    document = place.run("engine=torch-native suffix=inside keep=true ranks=2 zero=1 verify=full io.block=1MiB load.exchange=split")
+    for op in ("save", "load"):
+        metrics = measured(document, op)
+        assert metrics[f"{op}.io_s"]["median"] > 0 and metrics[f"{op}.plan_s"]["median"] > 0 and metrics[f"{op}.bytes_moved"]["median"] > 0
+    assert document["verified"] == {"iterations": 1, "of": 1}
+    folder = place.checkpoint("inside")
+    assert verify_checkpoint(folder).returncode == 0 and not list(folder.parent.glob(".ckptbench-saving-*"))
+    loaded = place.run("ops=load suffix=inside verify=full ranks=3 zero=3")
+    assert loaded["verified"] == {"iterations": 1, "of": 1}
+
+
+def test_the_package_inside_pytorch_loads_what_pytorch_saved(place, by_torch):
+    suffix, _ = by_torch("ranks=2 tp=2")
+    loaded = place.run(f"engine=torch-native ops=load suffix={suffix} verify=full ranks=2 zero=3")
+    measured(loaded, "load")
+    assert loaded["verified"] == {"iterations": 1, "of": 1}
+
+
+def test_the_package_inside_pytorch_tells_what_is_missing(place):
+    next(place.save("ranks=2 tp=2", "lacking-inside").glob("__1*")).unlink()
+    document = place.run("engine=torch-native ops=load suffix=lacking-inside ranks=2 tp=2", code=3)
+    assert document["outcome"] == "benchmark_failed" and "__1_0.distcp" in document["message"]
+
+
+def test_both_engines_in_pytorch_write_the_same_bytes_of_the_same_state(place, by_torch):
+    _, document = by_torch("ranks=2 zero=3")
+    ours = place.run("engine=torch-native ops=save ranks=2 zero=3")
+    (theirs, mine) = (round(metrics["save_bytes_per_s"]["median"] * metrics["save_s"]["median"])
+                      for metrics in (document["metrics"], measured(ours, "save")))
+    assert theirs == mine

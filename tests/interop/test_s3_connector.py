@@ -136,6 +136,12 @@ def test_torch_dcp_through_the_connector_is_an_engine_beside_ours(bed):
     assert place.run("ops=load suffix=engine ranks=2 tp=2 verify=full", store=place.bucket)["verified"] == {"iterations": 1, "of": 1}
 
 
+def test_the_package_inside_pytorch_is_an_engine_in_a_bucket(bed):
+    place, _ = bed
+    document = place.run("engine=torch-native ranks=2 tp=2 verify=full", store=place.bucket)
+    assert document["verified"] == {"iterations": 1, "of": 1} and document["metrics"]["save.io_s"]["median"] > 0
+
+
 PACKAGE_IN_A_BUCKET = """
 import sys
 import torch
