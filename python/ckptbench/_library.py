@@ -5,6 +5,7 @@ import ctypes
 import itertools
 import os
 import pathlib
+import warnings
 
 DIMS = 8
 TIMEOUT = -6
@@ -97,11 +98,14 @@ _library = _load()
 
 
 def _call(name, *arguments):
-    """Calls a function that can fail; raises its error."""
+    """Calls a function that can fail; raises its error. A text without one says, once, why saves are not recorded."""
     error = _CError()
     code = getattr(_library, f"ckptbench_{name}")(*arguments, ctypes.byref(error))
+    text = error.text.decode(errors="replace")
     if code:
-        raise Error(error.text.decode(errors="replace"), code)
+        raise Error(text, code)
+    if text:
+        warnings.warn(f"ckptbench: {text}", RuntimeWarning, stacklevel=5)
 
 
 def version():

@@ -102,6 +102,28 @@ def test_one_process_saves_and_loads_without_torch_distributed(tmp_path):
     assert result.returncode == 0, result.stderr
 
 
+def test_saves_of_a_training_are_a_run_of_the_history(tmp_path):
+    """Recorded by keyword; where it cannot be recorded, the save is made and a warning says why."""
+    result = run("""
+        import os, sys, warnings, torch, ckptbench.checkpoint as checkpoint
+        warnings.simplefilter("error")
+        for step in range(2):
+            checkpoint.save(f"{sys.argv[1]}/step-{step}", {"w": torch.ones(1000)}, record="mine", label_job="nightly").result()
+        checkpoint.close()
+        warnings.simplefilter("always")
+        os.environ["CKPTBENCH_RUN"] = "/proc/nowhere"
+        with warnings.catch_warnings(record=True) as caught:
+            checkpoint.save(f"{sys.argv[1]}/step-2", {"w": torch.ones(1000)})
+        assert len(caught) == 1 and "/proc/nowhere" in str(caught[0].message), caught
+        """, tmp_path, CKPTBENCH_HOME=str(tmp_path / "home"))
+    assert result.returncode == 0, result.stderr
+    assert all((tmp_path / f"step-{step}" / ".metadata").exists() for step in range(3))
+    home = {"CKPTBENCH_HOME": str(tmp_path / "home")}
+    assert call(BUILD / "ckptbench", "collect", "mine", **home).returncode == 0
+    shown = json.loads(call(BUILD / "ckptbench", "show", "--json", "mine", **home).stdout)
+    assert shown["labels"]["job"] == "nightly" and shown["metrics"]["save_s"]["n"] == 2, shown
+
+
 def test_a_missing_library_says_how_to_get_it(tmp_path):
     result = run("import ckptbench.checkpoint", tmp_path, CKPTBENCH_LIBRARY=str(tmp_path / "nothing.so"))
     assert "`make` builds it" in result.stderr
