@@ -2,10 +2,16 @@
  *
  * Binary segmentation as in E-divisive (Matteson & James 2014, "A Nonparametric Approach for Multiple Change Point
  * Analysis of Multivariate Data"): a segment is split at the tau of the pair (tau, kappa) with the greatest difference
- * between [0, tau) and [tau, kappa). The difference is that of mean ranks, standardized (Pettitt 1979, "A
- * Non-parametric Approach to the Change-point Problem"), so that an outlier counts no more than the next larger value,
- * and its null distribution depends on the length alone: critical values are a table instead of permutations. Windows
- * that overlap keep the cost linear and what was found stable (Fleming et al. 2023, "Hunter"). */
+ * between [0, tau) and [tau, kappa). The difference is Student's t of scores of ranks (Pettitt 1979, "A Non-parametric
+ * Approach to the Change-point Problem", uses the ranks themselves; scores as of van der Waerden lose less power on
+ * normal noise), cut so that an outlier counts little. Its null distribution depends on the length alone: critical
+ * values are a table instead of permutations. A change that lasts to the end of the segment, which is what a new night
+ * can bring, has a lower critical value than one that ended before. Windows that overlap keep the cost linear and what
+ * was found stable (Fleming et al. 2023, "Hunter").
+ *
+ * At 3 % noise, 100 nights without a change have 0.9 false alarms. A step of 5 % is reported within 10 nights in 96 % of
+ * series, and within 3 nights of its place in 88 %; least squares would place 89 % of them so near if every step were
+ * known to be there (tests/unit/test_change_points.c). */
 #ifndef CORE_CHANGE_POINTS_H
 #define CORE_CHANGE_POINTS_H
 
