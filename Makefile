@@ -179,7 +179,7 @@ $(BUILD)/tests/%: tests/tools/%.c $(ALL_LIBRARIES)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(ALL_LIBRARIES) $(ALL_LIBS)
 
-.PHONY: dist deps demo demo-s3 demo-slurm test test-long unit lint bench bench-s3 bench-slurm bench-suite fuzz install clean help
+.PHONY: dist deps demo demo-s3 demo-slurm test test-long unit lint bench bench-report bench-s3 bench-slurm bench-suite fuzz install clean help
 deps: ## install what building needs (apt, as root or through sudo); DEPS=0 only names it
 	@DEPS=$(DEPS) scripts/deps.sh build
 
@@ -280,6 +280,12 @@ bench-s3: ## the S3 client against s5cmd, boto3 and the S3 connector, with fault
 	@DEPS=$(DEPS) PYTHON=$(PYTHON) scripts/venv.sh $(VENV)
 	@$(MAKE) --no-print-directory -s -j2 all
 	@$(VENV)/bin/python tests/bench/bench_s3.py --build $(BUILD)
+
+bench-report: ## what trace=full costs, and the time of a site of 10,000 runs
+	@DEPS=$(DEPS) scripts/deps.sh test
+	@DEPS=$(DEPS) PYTHON=$(PYTHON) scripts/venv.sh $(VENV)
+	@$(MAKE) --no-print-directory -s -j2 all tests
+	@$(VENV)/bin/python tests/bench/bench_report.py --build $(BUILD)
 
 bench-suite: ## the cluster suite against an OpenMP triad, OpenBLAS, plain MPI and fio; how long all of it takes
 	@DEPS=$(DEPS) scripts/deps.sh test

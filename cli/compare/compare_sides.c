@@ -4,11 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/report/history_reading.h"
 #include "cli/report/sweep_axes.h"
 #include "core/alloc.h"
 #include "core/log.h"
-
-#define BLANKS " \t\n"
 
 void sides_release(struct sides *self)
 {
@@ -109,15 +108,11 @@ static int select_latest(struct history *history, struct run_selection *selectio
 static int select_side(struct history *history, const char *name, const struct run_selection *exclude,
                        struct run_selection *selection, struct cb_err *err)
 {
-    char **words = NULL;
-    size_t count = 0, len;
-    int rc = 0;
+    char **words;
+    size_t count;
     if (strcmp(name, "LATEST") == 0)
         return select_latest(history, selection, err);
-    for (const char *word = name + strspn(name, BLANKS); *word && rc == 0; word += len + strspn(word + len, BLANKS)) {
-        len = strcspn(word, BLANKS);
-        rc = alloc_add_text(&words, &count, word, len, err);
-    }
+    int rc = split_words(name, &words, &count, err);
     if (rc == 0)
         rc = count ? history_select_excluding(history, (const char *const *)words, count, exclude, selection, err)
                    : cb_fail(err, CB_ERR_USAGE, "a side of a comparison is empty");

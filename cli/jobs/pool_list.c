@@ -43,31 +43,43 @@ int pool_note_run(const char *folder, const char *run, struct cb_err *err)
     return 0;
 }
 
+int pool_runs(const struct pool_entry *entry, char ***runs, size_t *count, struct cb_err *err)
+{
+    char path[PATH_MAX];
+    int rc = 0;
+    *runs = NULL;
+    *count = 0;
+    snprintf(path, sizeof path, "%.*s/" RUNS, PATH_MAX - 80, entry->folder);
+    DIR *folder = opendir(path);
+    for (struct dirent *run; folder && rc == 0 && (run = readdir(folder));)
+        if (run->d_name[0] != '.')
+            rc = alloc_add_text(runs, count, run->d_name, strlen(run->d_name), err);
+    if (folder)
+        closedir(folder);
+    return rc;
+}
+
 /* A run saves the pool's boot time minus its own boot_s: without the pool its nodes would have booted as long as the
  * pool's. */
 static int sum_saved(struct pool_entry *entry, struct cb_err *err)
 {
-    char path[PATH_MAX];
+    char path[PATH_MAX], **runs = NULL;
     struct buf home;
     double boot_s = (double)entry->usage.boot_ns / (double)NS_PER_S;
     buf_init(&home, PATH_MAX);
     int rc = home_folder(&home, err);
-    snprintf(path, sizeof path, "%.*s/" RUNS, PATH_MAX - 80, entry->folder);
-    DIR *runs = rc ? NULL : opendir(path);
-    for (struct dirent *run; runs && (run = readdir(runs));) {
+    if (rc == 0)
+        rc = pool_runs(entry, &runs, &entry->runs, err);
+    for (size_t i = 0; rc == 0 && i < entry->runs; i++) {
         struct job_record record;
-        if (run->d_name[0] == '.')
-            continue;
-        entry->runs++;
-        if (snprintf(path, sizeof path, "%s/runs/%s", home.data, run->d_name) >= (int)sizeof path ||
+        if (snprintf(path, sizeof path, "%s/runs/%s", home.data, runs[i]) >= (int)sizeof path ||
             job_record_read(path, &record, NULL) != 0)
             continue;
         if (!isnan(record.boot_s) && record.boot_s < boot_s)
             entry->saved_s += boot_s - record.boot_s;
         job_record_release(&record);
     }
-    if (runs)
-        closedir(runs);
+    alloc_free_texts(runs, entry->runs);
     buf_release(&home);
     return rc;
 }

@@ -48,6 +48,9 @@ int pool_list_write(struct cli *cli, const struct pool_list *self, struct cb_err
 /* Stores the cost and savings of every pool of this home in the history; reads only their folders. */
 int pool_list_keep(struct history *history, struct cb_err *err) CB_MUST_CHECK;
 
+/* The names of the runs that were submitted through the pool. Free with alloc_free_texts, also after a failure. */
+int pool_runs(const struct pool_entry *entry, char ***runs, size_t *count, struct cb_err *err) CB_MUST_CHECK;
+
 /* Ends a pool: marks its folder, cancels its jobs, and waits some seconds until they have ended. */
 int pool_stop(struct slurm_client *client, struct pool_entry *entry, struct cb_err *err) CB_MUST_CHECK;
 

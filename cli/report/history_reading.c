@@ -1,7 +1,12 @@
 /* Helpers of the verbs that read the history. */
 #include "cli/report/history_reading.h"
 
+#include <string.h>
+
+#include "core/alloc.h"
 #include "core/clock.h"
+
+#define BLANKS " \t\n"
 
 int open_history(struct cli *cli, struct history **history, struct cb_err *err)
 {
@@ -61,6 +66,19 @@ int find_only_run(struct cli *cli, struct history *history, char run[64], struct
                     "%s is a baseline, and %s takes one run: `ckptbench list %s` names its runs, `ckptbench compare %s "
                     "RUN` compares with it",
                     word, cli->verb->name, word, word);
+    }
+    return rc;
+}
+
+int split_words(const char *text, char ***words, size_t *count, struct cb_err *err)
+{
+    size_t len;
+    int rc = 0;
+    *words = NULL;
+    *count = 0;
+    for (text += strspn(text, BLANKS); *text && rc == 0; text += len + strspn(text + len, BLANKS)) {
+        len = strcspn(text, BLANKS);
+        rc = alloc_add_text(words, count, text, len, err);
     }
     return rc;
 }

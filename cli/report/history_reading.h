@@ -26,4 +26,8 @@ int for_each_run(struct history *history, const char *const *words, size_t count
 /* The run named by the verb's only word; without a word, LATEST. CB_ERR_USAGE if there are more words. */
 int find_only_run(struct cli *cli, struct history *history, char run[64], struct cb_err *err) CB_MUST_CHECK;
 
+/* The words of filters that were given in quotes, as "model=gpt2 since=30d". Free with alloc_free_texts, also after a
+ * failure. */
+int split_words(const char *text, char ***words, size_t *count, struct cb_err *err) CB_MUST_CHECK;
+
 #endif

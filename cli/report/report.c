@@ -361,14 +361,22 @@ int report_checkpoints(const struct run_info *info, bool colour, struct buf *out
     return rc;
 }
 
-/* Facts whose keys begin with a text, a line each. */
+/* The value of the next fact whose key begins with a text, from the fact of index *at on; NULL if there is none. */
+static const char *next_fact(const struct run_info *info, const char *prefix, size_t *at)
+{
+    while (*at < info->fact_count) {
+        const char *fact = info->facts[(*at)++], *value = strchr(fact, '=');
+        if (value && strncmp(fact, prefix, strlen(prefix)) == 0)
+            return value + 1;
+    }
+    return NULL;
+}
+
 static void write_numbered_facts(const struct run_info *info, const char *prefix, const char *heading, struct buf *out)
 {
-    for (size_t i = 0; i < info->fact_count; i++) {
-        const char *value = strchr(info->facts[i], '=');
-        if (value && strncmp(info->facts[i], prefix, strlen(prefix)) == 0)
-            buf_printf(out, "%-13s %s\n", heading, value + 1);
-    }
+    size_t at = 0;
+    for (const char *value; (value = next_fact(info, prefix, &at));)
+        buf_printf(out, "%-13s %s\n", heading, value);
 }
 
 int report_watch(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
@@ -515,6 +523,29 @@ static void write_operations_json(const struct run_info *info, struct json_write
     json_write_end_object(json);
 }
 
+static void json_numbered_facts(const struct run_info *info, const char *prefix, const char *key,
+                                struct json_writer *json)
+{
+    size_t at = 0;
+    json_member_array(json, key);
+    for (const char *value; (value = next_fact(info, prefix, &at));)
+        json_write_text(json, value);
+    json_write_end_array(json);
+}
+
+/* What was seen of a training that was watched. */
+static void write_watched_json(const struct run_info *info, struct json_writer *json)
+{
+    json_member_object(json, "watched");
+    json_member_text(json, "command", run_info_fact(info, "watch.command"));
+    json_member_text(json, "seen", run_info_fact(info, "watch.seen"));
+    json_member_text(json, "left_out", run_info_fact(info, "watch.left_out"));
+    json_member_text(json, "place", run_info_fact(info, "watch.place"));
+    json_numbered_facts(info, "watch.warning.", "warnings", json);
+    json_numbered_facts(info, "watch.unseen.", "unseen", json);
+    json_write_end_object(json);
+}
+
 void report_write_members(const struct run_info *info, struct json_writer *json)
 {
     const char *const texts[][2] = {{"run", info->run},         {"sweep", info->sweep},     {"state", info->state},
@@ -531,6 +562,8 @@ void report_write_members(const struct run_info *info, struct json_writer *json)
     json_member_u64(json, "iterations", info->iterations_verified);
     json_member_u64(json, "of", info->iterations_to_verify);
     json_write_end_object(json);
+    if (workload_kind_of(info->experiment)->watches)
+        write_watched_json(info, json);
 }
 
 void report_write_json(const struct run_info *info, struct json_writer *json)

@@ -1,10 +1,11 @@
-/* ckptbench report: a page for browsers about a run, a sweep or a comparison. Its data are the documents that other
- * verbs print with --json. */
+/* ckptbench report: a page for browsers about a run, a sweep, a comparison, the runs of filters or a pool. Its data are
+ * the documents that other verbs print with --json. */
 #include <stdio.h>
 #include <string.h>
 
 #include "cli/history/overview.h"
 #include "cli/history/site_pages.h"
+#include "cli/jobs/pool_list.h"
 #include "cli/report/history_reading.h"
 #include "cli/report/page.h"
 #include "cli/report/sweep_report.h"
@@ -16,6 +17,8 @@
 
 #define MAX_COMMAND_BYTES MIB
 #define MOST_FLAGS 8
+#define NEWEST_RUNS 200
+#define MOST_RIVALS 8 /* combinations of a sweep that are compared with its best */
 
 /* A document of a page: the verb and the flags that print it. The words of the report stand between them. */
 struct page_document {
@@ -27,18 +30,22 @@ struct page_document {
 static const struct page_kind {
     const char *name;
     struct page_document documents[3]; /* ends with an empty one */
-    const char *by;                    /* name of the documents `compare --by KEY`, one for each key that varies */
+    bool is_sweep, is_overview;        /* what else it has: comparisons; the history of each primary metric */
 } kinds[] = {
     {"run",
      {{"run",
        "show",
-       {"--ranks", "--phases", "--nodes", "--latency", "--iterations", "--time", "--lines=32", "--failures"}}},
-     NULL},
-    {"run", {{"run", "show", {"--ranks", "--phases", "--nodes", "--iterations", "--failures"}}}, NULL},
-    {"sweep", {{"sweep", "show", {NULL}}}, "by"},
-    {"comparison", {{"comparison", "compare", {NULL}}}, NULL},
+       {"--ranks", "--phases", "--nodes", "--latency", "--iterations", "--time", "--lines=32", "--failures"}}}},
+    {"run",
+     {{"run",
+       "show",
+       {"--ranks", "--phases", "--nodes", "--advise", "--iterations", "--time", "--lines=32", "--failures"}}}},
+    {"run", {{"run", "show", {"--ranks", "--phases", "--nodes", "--iterations", "--failures"}}}},
+    {"sweep", {{"sweep", "show", {NULL}}}, .is_sweep = true},
+    {"comparison", {{"comparison", "compare", {NULL}}}},
+    {"overview", {{"runs", "list", {"-n=200"}}}, .is_overview = true},
 };
-enum { KIND_RUN, KIND_RUN_UNMEASURED, KIND_SWEEP, KIND_COMPARISON };
+enum { KIND_RUN, KIND_WATCH, KIND_RUN_UNMEASURED, KIND_SWEEP, KIND_COMPARISON, KIND_OVERVIEW };
 
 /* A command line: words[0] is the verb. */
 struct command {
@@ -126,25 +133,102 @@ static int add_kind_documents(struct cli *cli, struct page *page, struct history
     return rc;
 }
 
-/* A comparison for each key that varies, where each of its values has runs that passed. */
+/* What the verb prints of the words. */
+static int add_printed(struct cli *cli, struct page *page, struct history *history, const char *name, const char *verb,
+                       const char *const *words, size_t count, struct cb_err *err)
+{
+    struct command command;
+    int rc = command_init(&command, verb, words, count, err);
+    if (rc == 0)
+        rc = add_document(page, cli, history, name, &command, err);
+    free(command.words);
+    return rc;
+}
+
+/* "sweep=NAME io.depth=4 …": a side of a comparison. False if a value would be read as several words or values. */
+static bool name_combination(const struct sweep_report *report, size_t row, struct buf *out)
+{
+    const struct experiment *experiment = report->runs[report->rows[row].first]->experiment;
+    buf_printf(out, "sweep=%s", report->sweep);
+    for (size_t i = 0; i < report->axes.count; i++) {
+        const char *value = sweep_axes_value(experiment, report->axes.keys[i]);
+        if (!*value || value[strcspn(value, " \t\n,*")])
+            return false;
+        buf_printf(out, " %s=%s", report->axes.keys[i], value);
+    }
+    return true;
+}
+
+/* The best combination against the next ones: whether it is better than they are. */
+static int add_rivals(struct cli *cli, struct page *page, struct history *history, const struct sweep_report *report,
+                      struct cb_err *err)
+{
+    struct buf sides[1 + MOST_RIVALS];
+    const char *words[1 + MOST_RIVALS];
+    size_t count = report->row_count < 1 + MOST_RIVALS ? report->row_count : 1 + MOST_RIVALS;
+    bool named = count > 1 && report->column_count;
+    int rc = 0;
+    for (size_t i = 0; i < count; i++) {
+        buf_init(&sides[i], MAX_COMMAND_BYTES);
+        named = named && name_combination(report, i, &sides[i]);
+        words[i] = sides[i].data;
+        rc = rc ? rc : buf_check(&sides[i], "a command line", err);
+    }
+    if (rc == 0 && named)
+        rc = add_printed(cli, page, history, "best", "compare", words, count, err);
+    for (size_t i = 0; i < count; i++)
+        buf_release(&sides[i]);
+    return rc;
+}
+
+/* A comparison for each key that varies, and of the best combination with others, where all runs passed. */
 static int add_sweep_comparisons(struct cli *cli, struct page *page, struct history *history, const char *sweep,
                                  struct cb_err *err)
 {
     struct sweep_report report;
     int rc = sweep_report_load(&report, history, sweep, err);
-    for (size_t i = 0; rc == 0 && report.passed == report.count && i < report.axes.count; i++) {
-        struct command command;
+    bool is_whole = rc == 0 && report.passed == report.count;
+    for (size_t i = 0; rc == 0 && is_whole && i < report.axes.count; i++) {
         char name[96];
-        rc = command_init(&command, "compare", &sweep, 1, err);
-        if (rc)
-            break;
         snprintf(name, sizeof name, "by %s", report.axes.keys[i]);
-        command_add(&command, "--by");
-        command_add(&command, report.axes.keys[i]);
-        rc = add_document(page, cli, history, name, &command, err);
-        free(command.words);
+        const char *words[] = {sweep, "--by", report.axes.keys[i]};
+        rc = add_printed(cli, page, history, name, "compare", words, 3, err);
     }
+    if (rc == 0 && is_whole)
+        rc = add_rivals(cli, page, history, &report, err);
     sweep_report_release(&report);
+    return rc;
+}
+
+static int stop_at_point(void *context, const struct metric_point *point, struct cb_err *err)
+{
+    (void)point, (void)err;
+    *(bool *)context = true;
+    return CB_ERR_EXISTS;
+}
+
+/* `history METRIC` of each primary metric that one of the newest runs of the words has. */
+static int add_histories(struct cli *cli, struct page *page, struct history *history, const char *const *words,
+                         size_t count, struct cb_err *err)
+{
+    struct run_selection newest = {0};
+    const char **all = calloc(count + 1, sizeof *all);
+    int rc = all ? history_select(history, words, count, &newest, err) : alloc_fail(err, "for a command line");
+    if (newest.count > NEWEST_RUNS)
+        newest.count = NEWEST_RUNS;
+    for (int i = 0; i < METRIC_COUNT && rc == 0; i++) {
+        bool any = false;
+        if (!metric_row((enum metric_id)i)->primary)
+            continue;
+        rc = history_each_point(history, &newest, OP_COUNT, (enum metric_id)i, stop_at_point, &any, err);
+        if (!any)
+            continue;
+        all[0] = metric_row((enum metric_id)i)->name;
+        memcpy(all + 1, words, count * sizeof *words);
+        rc = add_printed(cli, page, history, all[0], "history", all, count + 1, err);
+    }
+    run_selection_release(&newest);
+    free(all);
     return rc;
 }
 
@@ -155,7 +239,10 @@ static int find_kind_of_run(struct history *history, const char *run, const stru
     int rc = history_load_run(history, run, &info, err);
     if (rc)
         return rc;
-    *kind = &kinds[info->metric_count ? KIND_RUN : KIND_RUN_UNMEASURED];
+    if (!info->metric_count)
+        *kind = &kinds[KIND_RUN_UNMEASURED];
+    else
+        *kind = &kinds[workload_kind_of(info->experiment)->watches ? KIND_WATCH : KIND_RUN];
     run_info_free(info);
     return 0;
 }
@@ -168,6 +255,10 @@ static int find_kind(struct cli *cli, struct history *history, const struct page
     int rc = 0;
     if (cli->word_count > 1 || cli_flag_value(cli, "by")) {
         *kind = &kinds[KIND_COMPARISON];
+        return 0;
+    }
+    if (cli->word_count && strchr(cli->words[0], '=')) {
+        *kind = &kinds[KIND_OVERVIEW];
         return 0;
     }
     if (cli->word_count)
@@ -184,6 +275,8 @@ static int fill_page(struct cli *cli, struct history *history, const struct page
 {
     struct command command;
     struct buf text;
+    char **filters = NULL;
+    size_t filter_count = 0;
     buf_init(&text, MAX_COMMAND_BYTES);
     int rc = command_init(&command, "report", words, count, err);
     if (rc == 0 && cli_flag_value(cli, "by")) {
@@ -195,10 +288,18 @@ static int fill_page(struct cli *cli, struct history *history, const struct page
         rc = buf_check(&text, "a command line", err);
     }
     page_init(page, kind->name, text.data);
+    if (rc == 0 && kind->is_overview) {
+        rc = split_words(words[0], &filters, &filter_count, err);
+        words = (const char *const *)filters;
+        count = filter_count;
+    }
     if (rc == 0)
         rc = add_kind_documents(cli, page, history, kind, words, count, err);
-    if (rc == 0 && kind->by)
+    if (rc == 0 && kind->is_sweep)
         rc = add_sweep_comparisons(cli, page, history, words[0], err);
+    if (rc == 0 && kind->is_overview)
+        rc = add_histories(cli, page, history, words, count, err);
+    alloc_free_texts(filters, filter_count);
     free(command.words);
     buf_release(&text);
     return rc;
@@ -216,6 +317,79 @@ static int make_page(struct cli *cli, struct history *history, struct page *page
     return rc ? rc : page_end(page, err);
 }
 
+/* The cost of a pool */
+
+static void append_sql_text(struct buf *out, const char *text)
+{
+    buf_append_char(out, '\'');
+    for (; *text; text++)
+        buf_printf(out, *text == '\'' ? "''" : "%c", *text);
+    buf_append_char(out, '\'');
+}
+
+/* The SELECT of the runs that were submitted through the pool. */
+static void select_runs(char *const *runs, size_t count, struct buf *out)
+{
+    buf_append_text(
+        out, "select r.run, r.state, r.outcome, max(1, coalesce(cast(p.value as integer), 1)) nodes, (r.ended_ns - "
+             "r.started_ns) / 1e9 run_s, q.median queue_s, b.median boot_s from run r left join param p on "
+             "p.run=r.run and p.key='nodes' left join metric q on q.run=r.run and q.metric='queue_s' left "
+             "join metric b on b.run=r.run and b.metric='boot_s' where r.run in (");
+    for (size_t i = 0; i < count; i++) {
+        buf_append_text(out, i ? "," : "");
+        append_sql_text(out, runs[i]);
+    }
+    buf_append_text(out, ") order by r.started_ns, r.run");
+}
+
+static int add_pool(struct cli *cli, struct page *page, struct history *history, const struct pool_entry *pool,
+                    struct cb_err *err)
+{
+    struct buf cost, runs;
+    char **names = NULL;
+    size_t count = 0;
+    buf_init(&cost, MAX_COMMAND_BYTES);
+    buf_init(&runs, MAX_COMMAND_BYTES);
+    buf_append_text(&cost, "select * from pool where id=");
+    append_sql_text(&cost, pool->pool.id);
+    int rc = pool_runs(pool, &names, &count, err);
+    select_runs(names, count, &runs);
+    rc = rc ? rc : buf_check(&runs, "a command line", err);
+    if (rc == 0)
+        rc = add_printed(cli, page, history, "pool", "sql", (const char *const[]){cost.data}, 1, err);
+    if (rc == 0)
+        rc = add_printed(cli, page, history, "runs", "sql", (const char *const[]){runs.data}, 1, err);
+    alloc_free_texts(names, count);
+    buf_release(&cost);
+    buf_release(&runs);
+    return rc;
+}
+
+/* Brings the cost in the history up to date first. */
+static int make_pool_page(struct cli *cli, const char *name, struct page *page, struct cb_err *err)
+{
+    struct pool_list pools = {0};
+    struct pool_entry *pool = NULL;
+    struct history *history = NULL;
+    struct buf command;
+    buf_init(&command, MAX_COMMAND_BYTES);
+    buf_printf(&command, "ckptbench report --pool %s", name); /* of an existing pool: a plain word */
+    page_init(page, "pool", command.data);
+    buf_release(&command);
+    int rc = pool_list_glance(&pools, err);
+    if (rc == 0)
+        rc = pool_list_find(&pools, name, &pool, err);
+    if (rc == 0)
+        rc = history_open(NULL, &history, err);
+    if (rc == 0)
+        rc = pool_list_keep(history, err);
+    if (rc == 0)
+        rc = add_pool(cli, page, history, pool, err);
+    history_close(history);
+    pool_list_release(&pools);
+    return rc ? rc : page_end(page, err);
+}
+
 /* The pages of a site */
 
 struct site {
@@ -224,42 +398,20 @@ struct site {
     struct page_scripts scripts;
 };
 
-/* `history METRIC` of a metric of a line. */
-static int add_line_document(struct site *self, const struct site_page *line, const char *metric, struct page *page,
-                             struct cb_err *err)
+/* The primary metrics of its runs. */
+static int add_line_documents(struct site *self, const struct site_page *line, struct page *page, struct cb_err *err)
 {
     char hash[80], site[80];
     struct buf store;
-    struct command command;
     snprintf(hash, sizeof hash, "hash=%s", line->name);
     snprintf(site, sizeof site, "site=%s", line->site);
     buf_init(&store, MAX_COMMAND_BYTES);
     buf_printf(&store, "store=%s", line->store);
-    const char *words[] = {metric, hash, site, store.data};
-    int rc = command_init(&command, "history", words, sizeof words / sizeof *words, err);
+    const char *words[] = {hash, site, store.data};
+    int rc = buf_check(&store, "a command line", err);
     if (rc == 0)
-        rc = add_document(page, self->cli, self->history, metric, &command, err);
-    free(command.words);
+        rc = add_histories(self->cli, page, self->history, words, 3, err);
     buf_release(&store);
-    return rc;
-}
-
-/* The primary metrics of its newest run. */
-static int add_line_documents(struct site *self, const struct site_page *line, struct page *page, struct cb_err *err)
-{
-    struct run_info *run;
-    int rc = history_load_run(self->history, line->newest, &run, err);
-    if (rc)
-        return rc;
-    for (int i = 0; i < METRIC_COUNT && rc == 0; i++) {
-        const struct metric *row = metric_row((enum metric_id)i);
-        bool has = false;
-        for (size_t k = 0; k < run->metric_count && row->primary; k++)
-            has = has || run->metrics[k].metric == (enum metric_id)i;
-        if (has)
-            rc = add_line_document(self, line, row->name, page, err);
-    }
-    run_info_free(run);
     return rc;
 }
 
@@ -360,20 +512,23 @@ static int make_site(struct cli *cli, const char *folder, struct cb_err *err)
 
 static int run_report(struct cli *cli, struct cb_err *err)
 {
-    const char *file = cli_flag_value(cli, "o");
-    struct history *history;
+    const char *file = cli_flag_value(cli, "o"), *pool = cli_flag_value(cli, "pool");
+    struct history *history = NULL;
     struct page page = {0};
     char size[32];
     if (cli_flag_value(cli, "site")) {
-        if (cli->word_count || file || cli->json)
-            return cb_fail(err, CB_ERR_USAGE, "report --site DIR takes the whole history: no runs, -o or --json");
+        if (cli->word_count || file || pool || cli->json)
+            return cb_fail(err, CB_ERR_USAGE,
+                           "report --site DIR takes the whole history: no runs, --pool, -o or --json");
         return make_site(cli, cli_flag_value(cli, "site"), err);
     }
-    int rc = open_history(cli, &history, err);
-    if (rc)
-        return rc;
-    rc = make_page(cli, history, &page, err);
-    close_history(cli, history);
+    if (pool && (cli->word_count || cli_flag_value(cli, "by")))
+        return cb_fail(err, CB_ERR_USAGE, "report --pool NAME takes no runs and no --by");
+    int rc = pool ? make_pool_page(cli, pool, &page, err) : open_history(cli, &history, err);
+    if (rc == 0 && !pool)
+        rc = make_page(cli, history, &page, err);
+    if (history)
+        close_history(cli, history);
     if (rc == 0 && cli->json)
         buf_append(&cli->out, page.data.data, page.data.len);
     else if (rc == 0)
@@ -391,17 +546,19 @@ static int run_report(struct cli *cli, struct cb_err *err)
 static const struct verb_flag flags[] = {
     {"o", "FILE", "write the page there; otherwise to stdout"},
     {"by", "KEY", "compare the values of a key of one sweep"},
+    {"pool", "NAME", "what a warm pool cost"},
     {"site", "DIR", "pages of the whole history in that folder; later calls make only what has changed"},
 };
 
 const struct verb verb_report = {
     .name = "report",
-    .arguments = "[RUN|SWEEP|BASE OTHER…]",
+    .arguments = "[RUN|SWEEP|'key=value…'|BASE OTHER…]",
     .summary = "a page with charts, in one file, for a browser",
     .about =
-        "Of a run, a sweep, or two sides and more, each as `compare` takes it. The file has its figures, scripts and "
-        "styles in it and loads nothing, so it can be mailed and kept. --json: the data of the page, which are "
-        "the documents of show and compare. Without a name: the latest run.",
+        "Of a run, a sweep, the runs that match filters (in quotes), or two sides and more, each as `compare` takes "
+        "it. The file has its figures, scripts and styles in it and loads nothing, so it can be mailed and kept. "
+        "--json: the data of the page, which are the documents of show, list, history and compare. Without a name: "
+        "the latest run.",
     .example = "ckptbench report LATEST -o report.html",
     VERB_FLAGS(flags),
     .run = run_report,

@@ -18,9 +18,12 @@ function colours() {
     };
 }
 
+// A day alone could be of any month.
+const TIME_LABELS = { year: "{yyyy}", month: "{MMM} {yyyy}", day: "{d} {MMM}", hour: "{HH}:{mm}", minute: "{HH}:{mm}", second: "{HH}:{mm}:{ss}" };
+
 // An axis in the colours of the page; `more` are ECharts' options.
 function axis(palette, more) {
-    const quiet = { color: palette.quiet, fontSize: 12, hideOverlap: true };
+    const quiet = { color: palette.quiet, fontSize: 12, hideOverlap: true, ...(more.type === "time" ? { formatter: TIME_LABELS } : {}) };
     return {
         nameLocation: "middle", nameTextStyle: { color: palette.quiet }, axisLine: { lineStyle: { color: palette.line } },
         axisTick: { lineStyle: { color: palette.line } }, splitLine: { lineStyle: { color: palette.line, opacity: 0.5 } },

@@ -23,13 +23,31 @@ function textCell(text) {
     return element("td", { class: said.length > 48 ? "text long" : "text" }, said);
 }
 
+// A figure that is no number of a document; the table is sorted by `value`.
+function derivedCell(value, text) {
+    return element("td", { class: "figure", "data-order": JSON.stringify(value ?? null) }, text);
+}
+
+// Puts the rows of a table in the order of a column; in the opposite order the second time. Cells without a value come last.
+function sortRows({ target }) {
+    const heading = target.closest("th"), body = heading.closest("table").tBodies[0], { cellIndex } = heading;
+    const sign = heading.getAttribute("aria-sort") === "ascending" ? -1 : 1;
+    const valueOf = ({ dataset: { value, order = value }, className, textContent }) => (order !== undefined ? JSON.parse(order) : className === "figure" ? null : textContent);
+    const compare = (a, b) => (a === null || b === null ? (a === null) - (b === null) : sign * (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true })));
+    const rows = [...body.rows].map((row) => ({ row, value: valueOf(row.cells[cellIndex]) }));
+    for (const other of heading.parentElement.cells) other.removeAttribute("aria-sort");
+    heading.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
+    body.append(...rows.sort((a, b) => compare(a.value, b.value)).map(({ row }) => row));
+}
+
 // columns: [heading, …], "#" before one of figures. rows: arrays of cells, made when the table is first seen.
 function table(caption, columns, rows, isOpen) {
     const place = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption });
     const folded = element("details", { "data-rows": rows.length }, element("summary", {}, rows.length > 1 ? `Figures (${plural(rows.length, "row")})` : "Figures"), place);
     const fill = () => {
         if (place.firstChild || !folded.open) return;
-        const head = columns.map((name) => element("th", { scope: "col", class: name.startsWith("#") ? "figure" : null }, name.replace(/^#/, "")));
+        const head = columns.map((name) => element("th", { scope: "col", class: name.startsWith("#") ? "figure" : null },
+            element("button", { type: "button", class: "sort", onclick: sortRows, title: "Sort by this column" }, name.replace(/^#/, ""))));
         place.append(element("table", {}, element("thead", {}, element("tr", {}, head)), element("tbody", {}, rows.map((row) => element("tr", {}, row())))));
     };
     folded.addEventListener("toggle", fill);

@@ -90,14 +90,41 @@ function answerOfSuite(run) {
     return count > 2 ? [says(`None of ${plural(count, "node")} is an outlier.`)] : [says(`Measured on ${plural(Math.max(count, 1), "node")}: outliers need at least three.`)];
 }
 
+// What the hooks of `watch` saw of a training.
+function answerOfWatched({ watched, metrics, advice = [] }) {
+    if (!watched) return [];
+    const [alone, behind] = ["step_alone_s", "step_behind_s"].map((name) => metrics[name]?.median);
+    const sentences = [];
+    if (alone !== undefined) sentences.push(says(`A step of the training takes ${seconds(alone)} without a save${behind === undefined ? "" : ` and ${seconds(behind)} while one goes on behind it`}.`));
+    sentences.push(...watched.warnings.map((text) => says(`Warning: ${text}`, "bad")));
+    if (watched.unseen.length) sentences.push(says(`Not seen: ${watched.unseen.join("; ")}.`));
+    if (watched.left_out) sentences.push(says(`Left out: ${watched.left_out}.`));
+    if (advice.length) sentences.push(says(`To change first: ${advice[0].text}.`));
+    return sentences;
+}
+
+function adviceOfWatched({ advice = [] }) {
+    if (!advice.length) return null;
+    return {
+        title: "What could be changed", document: "run", wide: true, note: "What each could gain at most, of a save or a step, and the command that proves it.",
+        table: { isOpen: true, columns: ["#at most", "what", "to prove it"], rows: advice.map((each) => () => [cell(each.seconds, "s"), textCell(each.text), textCell(each.command)]) },
+    };
+}
+
+function aboutRun({ experiment, watched, ...run }) {
+    const ranks = plural(ranksOf({ experiment, ...run }), "rank");
+    if (watched) return [`watched: ${watched.seen || watched.command || "a command"}`, ranks, watched.place && `saved in ${watched.place}`].filter(Boolean).join(", ");
+    return [experiment.workload, ranks, experiment.workload === "suite" ? "" : experiment.model, experiment.store].filter(Boolean).join(", ");
+}
+
 // A run has the sections that its documents have figures for, whatever its workload.
 function pageOfRun({ run: { data: run } }) {
     return {
         heading: `Run ${run.run}`,
-        about: `${run.experiment.workload}, ${plural(ranksOf(run), "rank")}, ${run.experiment.workload === "suite" ? "" : `${run.experiment.model}, `}${run.experiment.store}`,
-        answer: [...answerOfSuite(run), ...answerOfTraining(run), ...answerOfRun(run)],
+        about: aboutRun(run),
+        answer: [...answerOfSuite(run), ...answerOfTraining(run), ...answerOfRun(run), ...answerOfWatched(run)],
         sections: [
-            failuresOfRun(run), lossOfTraining(run), tokensOfTraining(run), stepsAndSaves(run),
+            failuresOfRun(run), adviceOfWatched(run), lossOfTraining(run), tokensOfTraining(run), stepsAndSaves(run),
             nodesOfSuite(run, "nodes"), nodesOfSuite(run, "gpus"), ...Object.keys(PAIRS).map((member) => pairsOfSuite(run, member)), ...curvesOfSuite(run), figuresOfSuite(run),
             throughputOverTime(run), throughputAgainstLimit(run), sharesOfStates(run), statesOfRanks(run, "save"), statesOfRanks(run, "load"),
             ...heatOfOperations(run), ...countersOfHosts(run),
@@ -124,7 +151,12 @@ function answerOfComparison(other, base) {
     const [differs, confounded] = [other.differs, other.confounded].map((keys) => Object.entries(keys).map(([key, { base: from, other: to }]) => `${key} ${from} to ${to}`).join(", "));
     if (differs) sentences.push(says(`What differs: ${differs}.`));
     if (confounded) sentences.push(says(`Also different, so that what changed may be due to it: ${confounded}.`, "bad"));
-    return sentences;
+    return [...sentences, ...changesOfSide(other).map((point) => changeSentence(point, point.run, other.name))];
+}
+
+// The change points at which the levels of a side began, which compare names of LATEST.
+function changesOfSide(other) {
+    return Object.entries(other.change_points).map(([metric, point]) => ({ ...point, metric, unit: other.metrics[metric].unit }));
 }
 
 const METHODS = {
@@ -140,11 +172,31 @@ function pageOfComparison({ comparison }) {
         heading: `${others.map((other) => other.name).join(", ")} against ${base.name}`,
         about: [...new Set(others.map((other) => METHODS[other.method]))].join(" ") + ` ${[base, ...others].map((side) => `${side.name}: ${plural(side.n, "run")}`).join(", ")}.`,
         answer: others.length ? others.flatMap((other) => answerOfComparison(other, base)) : [says("There is nothing to compare with yet.")],
-        sections: others.flatMap((other) => [forestOfChanges(other, base, several ? `What changed: ${other.name}` : "What changed"), ...pairedOfPrimaries(other, base)].map(of)),
+        sections: [
+            ...others.flatMap((other) => [
+                forestOfChanges(other, base, several ? `What changed: ${other.name}` : "What changed"), ...pairedOfPrimaries(other, base),
+                tableOfChanges(`Where the levels of ${other.name} began`, changesOfSide(other), "comparison")].map(of)),
+            ...scalingOfSizes(comparison.data, "comparison"),
+        ],
     };
 }
 
-function answerOfSweep(sweep) {
+// What `compare` says of the best combination against the next ones.
+function judgeBest(name, best) {
+    const { base, others } = best, nameOfSide = ({ name: side }) => side.replace(/^sweep=\S+ /, "");
+    if (others.some((other) => other.method === "within-run")) return [says("One run of a combination tells no effect from chance: repeat the sweep.")];
+    const of = (...verdicts) => others.filter((other) => other.metrics[name] && verdicts.includes(other.metrics[name].verdict));
+    const list = (sides) => sides.map(nameOfSide).join("; ");
+    const [behind, same, open] = [of("worse"), of("same"), of("inconclusive", "better")];
+    const more = Math.max(0, ...open.map((other) => other.metrics[name].more_runs || 0));
+    const sentences = [];
+    if (behind.length) sentences.push(says(`${nameOfSide(base)} is better than ${list(behind)}.`, "good"));
+    if (same.length) sentences.push(says(`As good as it: ${list(same)}.`));
+    if (open.length) sentences.push(says(`Whether it is better than ${list(open)} cannot be told${more ? `; about ${plural(more, "more run")} a side would tell` : ""}.`));
+    return sentences;
+}
+
+function answerOfSweep(sweep, best) {
     const name = sweep.best_first_by;
     const runs = sweep.combinations.flatMap((combination) => combination.runs);
     const failed = runs.filter((run) => run.outcome !== null && run.outcome !== "pass");
@@ -154,14 +206,10 @@ function answerOfSweep(sweep) {
     const known = sweep.combinations.filter((combination) => name && of(combination));
     const sentences = [];
     if (known.length) {
-        const [best, ...rest] = known, last = rest[rest.length - 1];
-        const { unit, ci } = of(best);
-        let text = `Best by ${name} is ${named(best)} with ${figure(of(best).median, unit)}`;
-        if (last) text += `; last is ${named(last)} with ${figure(of(last).median, unit)}`;
-        sentences.push(says(`${text}.`));
-        const overlapping = rest.filter((combination) => ci[0] !== null && of(combination).ci[0] !== null && of(combination).ci[0] <= ci[1] && ci[0] <= of(combination).ci[1]);
-        if (overlapping.length) sentences.push(says(`The intervals of ${overlapping.map(named).join(", ")} overlap that of the best, so these runs do not tell which is better.`));
-        else if (rest.length && ci[0] === null) sentences.push(says("Fewer than three runs of a combination give no interval: repeat the sweep to tell chance from effect."));
+        const [first, ...rest] = known, last = rest[rest.length - 1];
+        let text = `Best by ${name} is ${named(first)} with ${figure(of(first).median, of(first).unit)}`;
+        if (last) text += `; last is ${named(last)} with ${figure(of(last).median, of(last).unit)}`;
+        sentences.push(says(`${text}.`), ...(best ? judgeBest(name, best.data) : []));
     }
     if (failed.length) sentences.push(says(`${plural(failed.length, "run")} did not pass: ${failed.map((run) => `${run.run} (${run.outcome})`).join(", ")}.`, "bad"));
     if (open.length) sentences.push(says(`${plural(open.length, "run")} of ${runs.length} are not in yet.`));
@@ -174,9 +222,9 @@ function pageOfSweep(documents) {
     return {
         heading: `Sweep ${sweep.sweep}`,
         about: `${plural(sweep.combinations.flatMap((combination) => combination.runs).length, "run")} over ${sweep.varied.join(", ")}.`,
-        answer: answerOfSweep(sweep),
+        answer: answerOfSweep(sweep, documents.best),
         sections: [
-            ...curvesOfSweep(sweep),
+            ...curvesOfSweep(sweep), ...comparisons.flatMap(([name, { data }]) => scalingOfSizes(data, name)),
             ...comparisons.flatMap(([name, { data }]) => data.others.map((other) => {
                 const section = forestOfChanges(other, data.base, `${other.name} against ${data.base.name}`);
                 return section && { document: name, ...section };

@@ -9,8 +9,9 @@ function fileName(name) {
     }).join("");
 }
 
+// The page of a run in a site; its name alone on other pages.
 function runLink(run, root) {
-    return element("a", { href: `${root}run/${fileName(run)}.html` }, run);
+    return root === undefined ? run : element("a", { href: `${root}run/${fileName(run)}.html` }, run);
 }
 
 function siteLinks({ kind, site }) {
@@ -82,4 +83,4 @@ function pageOfSite({ site: { data } }) {
     };
 }
 
-Object.assign(KINDS, { site: pageOfSite, line: pageOfLine });
+Object.assign(KINDS, { site: pageOfSite, line: pageOfLine, overview: pageOfOverview, pool: pageOfPool });

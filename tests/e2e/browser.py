@@ -9,6 +9,9 @@ import subprocess
 import time
 from pathlib import Path
 
+import axe_core_python
+
+AXE = Path(axe_core_python.__file__).with_name("axe.min.js")
 PROGRAMS = ("chromium-headless-shell", "chromium")
 SECONDS = 120  # for one answer: the machine may be busy
 
@@ -101,6 +104,11 @@ class Browser:
         result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
+
+    def violations(self):
+        """What axe-core finds wrong for people who use screen readers, keys or little contrast: ["rule: element", …]"""
+        self.evaluate(f"void (() => {{ {AXE.read_text()} }})()")
+        return self.evaluate("axe.run({ resultTypes: ['violations'] }).then(({ violations }) => violations.flatMap(({ id, nodes }) => nodes.map(({ html }) => `${id}: ${html.slice(0, 200)}`)))")
 
     def press(self, key):
         for kind in ("keyDown", "keyUp"):

@@ -1,5 +1,6 @@
 """Pages of `ckptbench report` in a real browser: what they show is what --json prints, they load nothing, and they fit."""
 import json
+import math
 import re
 import struct
 import subprocess
@@ -79,6 +80,48 @@ def suite_page(place):
     return page_of(place / "suite", "LATEST")
 
 
+def make(place, run, *words):
+    subprocess.run([BUILD / "tests/make_run", place / "home/runs" / run, *map(str, words)], check=True, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A home of made-up runs: 16 nights of which the last 8 are slower, a sweep over ranks, a watched training, and a pool that two runs used."""
+    place = tmp_path_factory.mktemp("made")
+    for night in range(16):
+        kernel = json.dumps({"kernel": {"release": "6.12" if night > 7 else "6.1"}})
+        make(place, f"night-{night:02}", f"started={1700000000 + 86400 * night}", f"save={(9, 12)[night > 7] + 0.1 * (night % 3)}", "label.kind=nightly", f"fingerprint={kernel}")
+        make(place, f"other-{night:02}", f"started={1699999900 + 86400 * night}", f"save={4 + 0.1 * (night % 3)}", "label.kind=other", "model=gpt2")
+    for number in range(10):
+        ranks = 2 ** (number % 5)
+        make(place, f"s1.{number:02}", f"started={1700500000 + 10 * number}", f"ranks={ranks}", f"made_ranks={ranks}", f"save={0.4 + 0.3 * math.log(ranks) + 0.001 * (number % 3)}", f"name={HOSTILE}")
+        (place / f"home/runs/s1.{number:02}/planned.json").write_text(json.dumps(
+            {"version": 1, "run": f"s1.{number:02}", "sweep": "s1", "block": 1 + number // 5, "combination": number % 5, "planned_ns": 1700500000 * 10**9}))
+    make(place, "watched", "workload=watch", "started=1700600000", "facts=watch.command=torchrun\nwatch.seen=torchrun (2 ranks): 3 saves of torch.distributed.checkpoint\n"
+         f"watch.place=/scratch/ckpt\nwatch.warning.1=a save was overtaken by the next {HOSTILE}\nwatch.unseen.1=os.rename\n")
+    hour, began = 3600 * 10**9, 1701000000 * 10**9
+    pool = place / "home/pools/20231126-pool"
+    (pool / "jobs").mkdir(parents=True)
+    (pool / "runs").mkdir()
+    (pool / "pool.json").write_text(json.dumps({"version": 1, "id": pool.name, "name": "night", "mode": "hold", "nodes": 4, "created_wall_ns": began, "expires_wall_ns": began + 2 * hour,
+                                                "budget_node_ns": 8 * hour, "period_ns": 0, "boot_most_ns": hour, "intent_wall_ns": began, "job": "4711"}))
+    (pool / "jobs/4711.0").write_text(json.dumps({"version": 1, "job": "4711", "restarts": 0, "node_count": 4, "nodes": "n[1-4]", "allocated_wall_ns": began,
+                                                  "began_wall_ns": began + hour // 4, "seen_wall_ns": began + hour, "kept_ns": 0, "ended": True}))
+    for run in ("night-01", "night-02", "it's-gone"):
+        (pool / "runs" / run).touch()
+    ckptbench(place, "collect", "--silence", "1h")
+    return place
+
+
+MADE = {"watch": ["watched"], "overview": ["label.kind=nightly,other workload=checkpoint"], "pool": ["--pool", "night"], "latest": ["label.kind=nightly", "LATEST"], "scaling": ["s1"]}
+
+
+@pytest.fixture(scope="module")
+def made_pages(made):
+    """{kind: (file, data)}"""
+    return {kind: page_of(made, *words) for kind, words in MADE.items()}
+
+
 def numbers_in(document):
     """Every number of a document."""
     if isinstance(document, dict):
@@ -94,8 +137,10 @@ def check_figures(browser, path, data):
     unfold(browser)
     shown = browser.evaluate('[...document.querySelectorAll("td.figure[data-value]")].map((cell) => JSON.parse(cell.dataset.value))')
     known = numbers_in(data["documents"])
-    assert len(shown) > 20
+    assert len(shown) >= 9
     assert [value for value in shown if value is not None and value not in known] == []
+    other = browser.evaluate('[...document.querySelectorAll("td.figure:not([data-value]):not([data-order])")].map((cell) => cell.textContent)')
+    assert set(other) <= {"-"}, "neither of a document nor derived"
 
 
 def unfold(browser):
@@ -148,6 +193,15 @@ def check_looks(browser, path):
         assert browser.evaluate(FAULTS) == [], view
     unfold(browser)
     assert browser.evaluate(NAMELESS) == []
+
+
+@pytest.mark.parametrize("kind", ["run", "comparison", "sweep", "training", "suite", *MADE])
+def test_axe_finds_nothing(browser, request, kind):
+    path, _ = request.getfixturevalue("made_pages")[kind] if kind in MADE else request.getfixturevalue(f"{kind}_page")
+    for view in ({"width": 390, "height": 800}, {"width": 1400, "scheme": "dark"}):
+        browser.open(path, **view)
+        unfold(browser)
+        assert browser.violations() == []
 
 
 def check_commands(place, data):
@@ -215,7 +269,99 @@ def test_a_curve_of_a_sweep_has_medians_and_intervals(browser, sweep_page):
     drawn = browser.evaluate("""document.querySelector(".chart").drawing.getOption().series.map((series) => series.data.map((mark) => mark.value || mark))""")
     assert drawn == [[[at, metrics[depth]["median"]] for at, depth in enumerate(("1", "4"))], [[at, *metrics[depth]["ci"]] for at, depth in enumerate(("1", "4"))]]
     assert {row[0]: row[2:5] for row in cells(browser, "save_s over io.depth")} == {depth: [metric["median"], *metric["ci"]] for depth, metric in metrics.items()}
-    assert set(data["documents"]) == {"sweep", "by io.depth"}
+    assert set(data["documents"]) == {"sweep", "by io.depth", "best"}
+
+
+@pytest.mark.parametrize("kind", [*MADE])
+def test_pages_of_made_runs_fit_and_have_the_figures_of_their_commands(browser, made, made_pages, kind):
+    path, data = made_pages[kind]
+    check_looks(browser, path)
+    check_figures(browser, path, data)
+    check_commands(made, data)
+
+
+def answers(browser, path):
+    browser.open(path, width=1400)
+    unfold(browser)
+    return browser.evaluate('[...document.querySelectorAll("header .answer")].map((line) => line.textContent.replaceAll("\u00a0", " "))')
+
+
+def test_a_watched_training_has_its_warnings_and_what_could_be_changed(browser, made_pages):
+    path, data = made_pages["watch"]
+    shown = data["documents"]["run"]["data"]
+    said = answers(browser, path)
+    assert f"Warning: {shown['watched']['warnings'][0]}" in said and HOSTILE in said[2] and "Not seen: os.rename." in said
+    assert "3 saves of torch.distributed.checkpoint" in browser.evaluate('document.querySelector(".about").textContent')
+    assert shown["advice"] and cells(browser, "What could be changed") == [[advice["seconds"], advice["text"], advice["command"]] for advice in shown["advice"]]
+
+
+def test_runs_that_match_filters_are_on_one_page_with_what_changed(browser, made_pages):
+    path, data = made_pages["overview"]
+    history = data["documents"]["save_s"]["data"]
+    change, = history["change_points"]
+    assert change["run"] == "night-08" and data["documents"]["save_s"]["command"] == "ckptbench history save_s label.kind=nightly,other workload=checkpoint --json".replace(
+        "label.kind=nightly,other", "'label.kind=nightly,other'")
+    said = answers(browser, path)
+    assert sum("save_s is worse" in line and "since night-08" in line and "model=" in line for line in said) == 1
+    drawn = browser.evaluate("""[...document.querySelectorAll("section")].find((section) => section.querySelector("h2").textContent === "save_s over time")
+        .querySelector(".chart").drawing.getOption().series.map((series) => series.data.map((point) => point.value[1]))""")
+    assert sorted(value for line in drawn for value in line) == sorted(point["median"] for point in history["points"]) and len(drawn) == 2
+    assert {row[0] for row in cells(browser, "Runs")} == {f"{line}-{night:02}" for line in ("night", "other") for night in range(16)}
+
+
+def test_a_comparison_of_the_latest_run_names_where_its_level_began(browser, made_pages):
+    path, data = made_pages["latest"]
+    points = data["documents"]["comparison"]["data"]["others"][0]["change_points"]
+    assert points["save_s"]["run"] == "night-08" and "6.12" in points["save_s"]["differs"]["kernel.release"]["after"]
+    assert any("save_s is worse" in line and "since night-08" in line and "kernel.release: 6.1 -> 6.12" in line for line in answers(browser, path))
+    assert [row[:3] for row in cells(browser, "Where the levels of LATEST began")] == [[name, point["started"].replace("T", " ").replace("Z", ""), "night-08"] for name, point in points.items()]
+
+
+def test_a_sweep_over_ranks_has_the_fitted_model(browser, made_pages):
+    path, data = made_pages["scaling"]
+    scaling = data["documents"]["by ranks"]["data"]["scaling"]["save"]
+    browser.open(path, width=1400)
+    drawn = series(browser, "save over ranks: the model")
+    assert drawn["measured"] == [[size["n"], size["seconds"]] for size in scaling["sizes"]] and len(drawn["measured"]) == 5
+    assert scaling["model"] and drawn["model"][-1][0] == 16
+    for size in scaling["sizes"]:  # made so that the logarithm explains the time
+        near = min(drawn["model"], key=lambda point: abs(point[0] - size["n"]))
+        assert abs(near[1] / size["seconds"] - 1) < 3 * max(scaling["model"]["deviation"], 0.01)
+    assert "The model, with 95 % intervals: fixed" in browser.evaluate('document.body.textContent')
+
+
+def test_a_pool_shows_where_its_node_hours_went(browser, made_pages):
+    path, data = made_pages["pool"]
+    pool, = data["documents"]["pool"]["data"]
+    assert (pool["node_hours"], pool["budget_node_hours"], pool["boot_s"], pool["runs"]) == (4, 8, 900, 3)
+    runs = data["documents"]["runs"]["data"]
+    assert [run["run"] for run in runs] == ["night-01", "night-02"]  # of the third nothing is known
+    ran = sum(run["nodes"] * run["run_s"] for run in runs) / 3600
+    browser.open(path, width=1400)
+    parts = {name: values[0] for name, values in series(browser, "Where the node-hours went").items()}
+    assert parts == pytest.approx({"runs": ran, "booting": 1, "idle": 3 - ran})
+    assert "It has cost 4.00 of 8.00 node-hours" in answers(browser, path)[0]
+
+
+def test_the_best_of_a_sweep_is_judged_as_compare_does(browser, sweep_page):
+    path, data = sweep_page
+    best = data["documents"]["best"]["data"]
+    name = data["documents"]["sweep"]["data"]["best_first_by"]
+    verdict = best["others"][0]["metrics"][name]["verdict"]
+    said = answers(browser, path)[1]
+    assert {"worse": " is better than io.depth=", "same": "As good as it: io.depth=", "inconclusive": "Whether it is better than io.depth=", "better": "Whether it is better"}[verdict] in said
+
+
+def test_tables_are_sorted_by_their_headings(browser, made_pages):
+    browser.open(made_pages["overview"][0], width=1400)
+    unfold(browser)
+    column = lambda: [row[3] for row in cells(browser, "save_s over time")]
+    click = """[...document.querySelectorAll("section")].find((section) => section.querySelector("h2").textContent === "save_s over time").querySelectorAll(".sort")[3].click()"""
+    before = column()
+    for expected in (sorted(before), sorted(before, reverse=True)):
+        browser.evaluate(click)
+        assert column() == expected != before
+    assert browser.evaluate("document.querySelectorAll('[aria-sort]').length") == 1
 
 
 def test_a_training_has_its_steps_with_the_saves_between_them(browser, training_page):

@@ -112,6 +112,14 @@ def test_pages_work_from_a_folder_and_all_their_links_lead_to_pages(home, browse
     assert {path.parent.name for path in seen} == {"site", "line", "sweep", "run"}
 
 
+def test_axe_finds_nothing_on_the_start_page_and_a_line(home, browser):
+    line, *_ = sorted((home.site / "line").iterdir())
+    for page, view in ((home.site / "index.html", {"width": 390, "height": 800}), (home.site / "index.html", {"width": 1400, "scheme": "dark"}), (line, {"width": 1400})):
+        browser.open(page, **view)
+        links(browser)  # unfolds tables
+        assert browser.violations() == [], page
+
+
 @pytest.mark.parametrize("run, said", [("late", "timeout"), ("lost", "lost"), ("waiting", "planned")])
 def test_runs_without_figures_have_pages_too(home, browser, run, said):
     browser.open(home.site / f"run/{run}.html", width=1400)

@@ -1,5 +1,5 @@
 /* make_run FOLDER [save=SECONDS] [load=SECONDS] [made_ranks=N] [made_iterations=N] [started=UNIX_SECONDS] [outcome=NAME|none]
- *          [fingerprint=JSON] [records=false] [key=value…]
+ *          [fingerprint=JSON] [records=false] [facts=LINES] [key=value…]
  * Makes a run folder as controller and agent leave it, with made-up figures, for tests of the history. */
 #include <math.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@ struct plan {
     double save_s, load_s;
     uint32_t ranks, iterations;
     uint64_t started_s;
-    const char *outcome, *fingerprint;
+    const char *outcome, *fingerprint, *facts; /* facts of rank 0: lines of key=value */
     bool records;
 };
 
@@ -46,7 +46,7 @@ static int write_records(const struct plan *plan, const char *path, const char *
         struct record_rank *made = &record.ranks[rank];
         *made = (struct record_rank){.rank = rank, .phase = PHASE_DONE};
         made->failures = strdup("");
-        made->facts = strdup(rank == 0 ? "io.engine=io_uring\n" : "");
+        made->facts = strdup(rank == 0 ? plan->facts : "");
         made->samples = calloc(2 * ((size_t)plan->iterations + 1), sizeof *made->samples);
         for (uint32_t i = 0; i <= plan->iterations; i++) {
             fill(&made->samples[made->sample_count++], OP_SAVE, i, rank, plan->save_s);
@@ -132,6 +132,8 @@ static int read_word(struct plan *plan, struct experiment *experiment, char *wor
         plan->outcome = value;
     else if (strcmp(word, "fingerprint") == 0)
         plan->fingerprint = value;
+    else if (strcmp(word, "facts") == 0)
+        plan->facts = value;
     else if (strcmp(word, "records") == 0)
         plan->records = strcmp(value, "true") == 0;
     else
@@ -147,6 +149,7 @@ int main(int argc, char **argv)
                         .iterations = 3,
                         .started_s = clock_wall_ns() / NS_PER_S,
                         .outcome = "pass",
+                        .facts = "io.engine=io_uring\n",
                         .fingerprint = "{\"kernel\": \"6.1\", \"cpu\": {\"count\": 8}}",
                         .records = true};
     struct experiment *experiment = NULL;

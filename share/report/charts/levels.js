@@ -61,18 +61,25 @@ function levelsOfLine(history, name, root) {
     };
 }
 
-function changesOfLine(history, name, root) {
-    if (!history.change_points.length) return null;
+// points: change points with the unit of their metric, and its name, or that of their line, if they are of several.
+function tableOfChanges(title, points, document, root) {
+    if (!points.length) return null;
+    const of = ["line", "metric"].filter((key) => points.some((point) => point[key]));
     return {
-        title: `Change points of ${history.metric}`, document: name, wide: true,
+        title, document, wide: true,
         note: "Up to ten runs on either side are compared for what differs between them.",
         table: {
             isOpen: true,
-            columns: ["began", "first run", "is", "#change", "95 % interval", "#before", "#runs", "#after", "#runs", "differs"],
-            rows: history.change_points.slice().reverse().map((point) => () => [
+            columns: [...of, "began", "first run", "is", "#change", "95 % interval", "#before", "#runs", "#after", "#runs", "differs"],
+            rows: points.map((point) => () => [
+                ...of.map((key) => textCell(point[key])),
                 textCell(point.started.replace("T", " ").replace("Z", "")), element("td", { class: "text" }, runLink(point.run, root)), textCell(point.direction), changeCell(point.change),
-                textCell(changeInterval(point.ci).replace("95 % interval ", "")), cell(point.before.median, history.unit), cell(point.before.n, "count"),
-                cell(point.after.median, history.unit), cell(point.after.n, "count"), textCell(whatDiffers(point.differs))]),
+                textCell(changeInterval(point.ci).replace("95 % interval ", "")), cell(point.before.median, point.unit), cell(point.before.n, "count"),
+                cell(point.after.median, point.unit), cell(point.after.n, "count"), textCell(whatDiffers(point.differs))]),
         },
     };
+}
+
+function changesOfLine({ metric, unit, change_points: points }, name, root) {
+    return tableOfChanges(`Change points of ${metric}`, points.map((point) => ({ ...point, unit })).reverse(), name, root);
 }

@@ -7,6 +7,10 @@ function timelinesOf(run) {
     return run.time?.operations || [];
 }
 
+function ranksIn(entry) {
+    return entry.ranks.reduce((total, rank) => total + (rank.ranks || 1), 0);
+}
+
 function nameOf(entry) {
     return `${entry.operation.replace("_", " ")}: ${entry.request}`;
 }
@@ -45,7 +49,7 @@ function throughputOverTime(run) {
         },
         table: {
             columns: ["what", "#bytes", "#requests", "#one bucket", "#ranks"],
-            rows: entries.map((entry) => () => [textCell(nameOf(entry)), cell(entry.bytes, "bytes"), cell(entry.requests, "count"), cell(entry.bucket_s, "s"), element("td", { class: "figure" }, String(entry.ranks.reduce((total, rank) => total + (rank.ranks || 1), 0)))]),
+            rows: entries.map((entry) => () => [textCell(nameOf(entry)), cell(entry.bytes, "bytes"), cell(entry.requests, "count"), cell(entry.bucket_s, "s"), derivedCell(ranksIn(entry), String(ranksIn(entry)))]),
         },
     };
 }
@@ -101,7 +105,8 @@ function heatOfRanks(run, entry) {
             columns: ["#rank", "#ranks", "#first at", "#bytes", "#requests"],
             rows: entry.ranks.map((rank) => () => {
                 const sum = (values) => values.reduce((total, each) => total + each, 0);
-                return [cell(rank.rank, "count"), element("td", { class: "figure" }, String(rank.ranks || 1)), ...[seconds(rank.first_bucket * entry.bucket_s), bytes(sum(rank.bytes)), sum(rank.requests).toLocaleString("en")].map((text) => element("td", { class: "figure" }, text))];
+                const derived = [[rank.first_bucket * entry.bucket_s, "s"], [sum(rank.bytes), "bytes"], [sum(rank.requests), "count"]];
+                return [cell(rank.rank, "count"), derivedCell(rank.ranks || 1, String(rank.ranks || 1)), ...derived.map(([value, unit]) => derivedCell(value, figure(value, unit)))];
             }),
         },
     };
@@ -145,7 +150,7 @@ function countersOfHosts(run) {
             },
             table: {
                 columns: ["what", "#from", rate ? "#bytes" : "#share"],
-                rows: lines.flatMap((line) => line.values.map((value, index) => () => [textCell(line.name), element("td", { class: "figure" }, `${digits((line.host.first_bucket + index) * line.host.bucket_s)} s`),
+                rows: lines.flatMap((line) => line.values.map((value, index) => () => [textCell(line.name), derivedCell((line.host.first_bucket + index) * line.host.bucket_s, `${digits((line.host.first_bucket + index) * line.host.bucket_s)} s`),
                     cell(value, rate ? "bytes" : "ratio")])),
             },
         };
