@@ -277,6 +277,7 @@ static int validate_device(const struct experiment *self, struct cb_err *err)
 
 static int validate_files(const struct experiment *self, struct cb_err *err)
 {
+    static const enum option_id around_loads[] = {OPT_LOAD_EVICT, OPT_LOAD_DATASET};
     static const uint64_t decimal[] = {1000000000, 1000000, 1000}, binary[] = {GIB, MIB, KIB};
     uint64_t bytes = experiment_u64(self, OPT_IO_BLOCK), meant = bytes / 4096 * 4096 + 4096;
     char text[32];
@@ -284,9 +285,10 @@ static int validate_files(const struct experiment *self, struct cb_err *err)
         return cb_fail(err, CB_ERR_USAGE,
                        "ops=load needs suffix=NAME, the checkpoint to load; a run with ops=save prints its own");
     bool loads = workload_kind_of(self)->has_layout && !experiment_is(self, OPT_OPS, "save");
-    if (experiment_u64(self, OPT_LOAD_EVICT) > 0 && !loads)
-        return cb_fail(err, CB_ERR_USAGE, "load.evict=%s is for loads, and there are none",
-                       experiment_text(self, OPT_LOAD_EVICT));
+    for (size_t i = 0; i < sizeof around_loads / sizeof *around_loads; i++)
+        if (experiment_u64(self, around_loads[i]) > 0 && !loads)
+            return cb_fail(err, CB_ERR_USAGE, "%s=%s is for loads, and there are none",
+                           option_row(around_loads[i])->name, experiment_text(self, around_loads[i]));
     if (bytes % 4096 == 0)
         return 0;
     for (size_t i = 3; i-- > 0;) /* 4MB was probably meant as 4MiB */

@@ -13,6 +13,12 @@
  * store, not another checkpoint, and the rate hardly changes after some seconds of writing. */
 #define BASELINE_BOUND_BYTES (UINT64_C(2) << 30)
 
+/* load.dataset: a rank's file has what it reads in this time; then it begins anew. */
+#define DATASET_SECONDS 10
+/* Reads a second, unless io.block is smaller: many small ones, so that the pace is even during a short load. */
+#define DATASET_READS_PER_S 64
+#define DATASET_ALIGNMENT 4096
+
 static uint64_t checkpoint_bytes(const struct layout *layout, const struct experiment *experiment)
 {
     uint64_t bytes = 0;
@@ -33,6 +39,26 @@ uint64_t estimate_baseline_bytes(const struct layout *layout)
     uint32_t size = layout_world_size(layout);
     uint64_t share = (layout_total_bytes(layout) + size - 1) / size;
     return share < BASELINE_BOUND_BYTES ? share : BASELINE_BOUND_BYTES;
+}
+
+uint64_t estimate_dataset_block_bytes(const struct experiment *experiment)
+{
+    uint64_t rate = experiment_u64(experiment, OPT_LOAD_DATASET), most = experiment_u64(experiment, OPT_IO_BLOCK);
+    uint64_t block = (rate / DATASET_READS_PER_S + DATASET_ALIGNMENT - 1) / DATASET_ALIGNMENT * DATASET_ALIGNMENT;
+    if (rate > 0 && block == 0)
+        block = DATASET_ALIGNMENT;
+    return block < most ? block : most;
+}
+
+uint64_t estimate_dataset_file_bytes(const struct experiment *experiment)
+{
+    uint64_t rate = experiment_u64(experiment, OPT_LOAD_DATASET), block = estimate_dataset_block_bytes(experiment);
+    return rate == 0 ? 0 : (rate * DATASET_SECONDS + block - 1) / block * block;
+}
+
+uint64_t estimate_dataset_memory_bytes(const struct experiment *experiment)
+{
+    return estimate_dataset_block_bytes(experiment) * experiment_u64(experiment, OPT_IO_DEPTH);
 }
 
 /* How many checkpoints exist at the same time: the kept ones and those being written. */
@@ -81,7 +107,8 @@ uint64_t estimate_store_bytes(const struct layout_pair *layouts, const struct ex
         return 0;
     uint64_t saved = checkpoint_count(experiment) * checkpoint_bytes(layouts->saved, experiment) *
                          experiment_u64(experiment, OPT_COPIES) +
-                     experiment_u64(experiment, OPT_LOAD_EVICT);
+                     experiment_u64(experiment, OPT_LOAD_EVICT) +
+                     estimate_dataset_file_bytes(experiment) * layouts->ranks;
     if (!experiment_bool(experiment, OPT_BASELINE))
         return saved;
     uint64_t baseline = estimate_baseline_bytes(layouts->saved) * layouts->ranks;
@@ -108,7 +135,7 @@ uint64_t estimate_memory_bytes(const struct layout_pair *layouts, const struct e
     bool on_device = experiment_is(experiment, OPT_DEVICE, "cuda");
     if (on_device)
         staging *= 2; /* as many requests are being copied as are in flight */
-    staging += estimate_staging_bytes(layouts, experiment);
+    staging += estimate_staging_bytes(layouts, experiment) + estimate_dataset_memory_bytes(experiment);
     *largest = 0;
     if (experiment_is(experiment, OPT_ENGINE, "command"))
         return 0;

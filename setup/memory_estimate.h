@@ -14,6 +14,11 @@ uint64_t estimate_store_bytes(const struct layout_pair *layouts, const struct ex
 /* Bytes that one rank writes for the baseline. */
 uint64_t estimate_baseline_bytes(const struct layout *layout);
 
+/* load.dataset: bytes of a rank's file, of a read, and of the memory for the reads in flight. 0 without the key. */
+uint64_t estimate_dataset_file_bytes(const struct experiment *experiment);
+uint64_t estimate_dataset_block_bytes(const struct experiment *experiment);
+uint64_t estimate_dataset_memory_bytes(const struct experiment *experiment);
+
 /* Staging memory of a rank for its asynchronous saves: the bytes that it writes if dedup divides them evenly, or
  * save.staging_bytes. 0 without save.async. */
 uint64_t estimate_staging_bytes(const struct layout_pair *layouts, const struct experiment *experiment);

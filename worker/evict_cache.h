@@ -5,11 +5,7 @@
 #include "worker/run.h"
 
 /* Before a load: the ranks read load.evict bytes in all, each another rank's file, past the page cache. The first call
- * writes the files. Does nothing without the key. Collective. */
+ * writes the files (worker/scratch_files.h). Does nothing without the key. Collective. */
 int evict_cache_pass(struct run *run, struct cb_err *err) CB_MUST_CHECK;
-/* Removes the files after the last load. Collective. */
-int evict_cache_finish(struct run *run, struct cb_err *err) CB_MUST_CHECK;
-/* For a run or an iteration that failed: rank 0 removes the files if it can. Not collective. */
-void evict_cache_abandon(struct run *run);
 
 #endif

@@ -186,7 +186,8 @@ static int check_memory(struct run *self, struct cb_err *err)
     uint64_t staging = block * experiment_u64(self->experiment, OPT_IO_DEPTH);
     if (self->on_device)
         staging *= 2; /* as many requests are being copied as are in flight */
-    staging += estimate_staging_bytes(&self->layouts, self->experiment);
+    staging +=
+        estimate_staging_bytes(&self->layouts, self->experiment) + estimate_dataset_memory_bytes(self->experiment);
     uint64_t needed = staging + (self->on_device ? 0 : state_memory_bytes(self));
     char who[32];
     snprintf(who, sizeof who, "rank %" PRIu32, comm_rank(self->comm));

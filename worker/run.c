@@ -9,9 +9,11 @@
 
 #include "comm/agree.h"
 #include "core/clock.h"
+#include "worker/dataset_reads.h"
 #include "worker/drop_cache.h"
 #include "worker/evict_cache.h"
 #include "worker/raw_io.h"
+#include "worker/scratch_files.h"
 
 /* The number of samples that one more iteration and the end of the run may need. */
 #define SAMPLES_IN_RESERVE 20
@@ -286,12 +288,27 @@ static int poison_target(struct run *self, struct cb_err *err)
     return self->on_device ? run_join(self, rc, err) : rc;
 }
 
+/* The timed load, with the reads of load.dataset beside it. A load fails on all ranks; *beside is a failure of these
+ * reads on this rank alone, which the others still have to hear of. */
+static int load_timed(struct run *self, uint32_t iteration, struct sample *sample, int *beside, struct cb_err *err)
+{
+    struct cb_err unheard;
+    int rc = dataset_reads_start(self, err);
+    if (!rc)
+        rc = load_once(self, iteration, sample, err);
+    *beside = dataset_reads_end(self, sample, rc ? &unheard : err);
+    end_sample(self, sample, rc ? rc : *beside);
+    return rc;
+}
+
 static int load_step(struct run *self, uint32_t iteration, struct cb_err *err)
 {
     struct coldness coldness;
     struct sample *sample = NULL;
     struct agreement moved;
-    int rc = wait_for_saves(self, err); /* loads the checkpoint that was saved last */
+    int beside, rc = wait_for_saves(self, err); /* loads the checkpoint that was saved last */
+    if (!rc)
+        rc = dataset_reads_prepare(self, err);
     if (!rc)
         rc = evict_cache_pass(self, err);
     if (!rc)
@@ -304,11 +321,11 @@ static int load_step(struct run *self, uint32_t iteration, struct cb_err *err)
         return rc;
     sample->flags |= coldness.flags;
     sample->values[METRIC_RESIDENT_FRACTION] = coldness.resident_fraction;
-    rc = end_sample(self, sample, load_once(self, iteration, sample, err));
+    rc = load_timed(self, iteration, sample, &beside, err);
     if (rc)
         return rc;
     double bytes = sample->values[METRIC_BYTES_MOVED];
-    rc = agree_number(self->comm, 0, isnan(bytes) ? 0 : (uint64_t)bytes, run_deadline(self), &moved, err);
+    rc = agree_number(self->comm, beside, isnan(bytes) ? 0 : (uint64_t)bytes, run_deadline(self), &moved, err);
     if (rc)
         return rc;
     self->load_bytes = moved.sum;
@@ -548,7 +565,7 @@ int run_execute(struct run *self, struct cb_err *err)
     if (!rc)
         rc = verify_saved(self, err);
     if (!rc)
-        rc = evict_cache_finish(self, err);
+        rc = scratch_files_finish(self, err);
     if (!rc)
         rc = record_files(self, err);
     if (!rc)

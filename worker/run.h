@@ -67,9 +67,11 @@ struct run {
     uint32_t warmup, iterations;
     char checkpoint[FOLDER_NAME_BYTES]; /* the last one saved, or the one to load; "" if there is none yet */
     uint32_t checkpoint_iteration;
-    bool checkpoint_complete; /* the save of it succeeded */
-    uint64_t load_bytes;      /* read by all ranks in the last load */
-    bool has_evict_files;     /* load.evict: they have been written */
+    bool checkpoint_complete;      /* the save of it succeeded */
+    uint64_t load_bytes;           /* read by all ranks in the last load */
+    struct dataset_reads *dataset; /* load.dataset; NULL until the first load */
+    /* The scratch folder has files; those of load.evict and of load.dataset are complete. */
+    bool has_scratch_files, has_evict_files, has_dataset_files;
     /* on_error=continue: iterations after the warm-up, how many of them failed, and this rank's first failure */
     uint32_t measured, failed, noted;
     bool spoiled; /* an iteration failed, and its load may have left poison in the state that saves use */

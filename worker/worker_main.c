@@ -20,8 +20,9 @@
 #include "run/workload_kind.h"
 #include "suite/suite.h"
 #include "train/train.h"
-#include "worker/evict_cache.h"
+#include "worker/dataset_reads.h"
 #include "worker/run.h"
+#include "worker/scratch_files.h"
 #include "worker/verify_stored.h"
 
 #define PROGRAM "ckptbench-worker"
@@ -195,9 +196,11 @@ static int run_checkpoints(const struct arguments *arguments, struct comm *comm,
         rc = run_execute(&run, err);
     }
     run_add_facts(&run);
-    if (run_stop(&run)) { /* if not, requests of a store that hangs may still use the memory */
+    bool stopped = run_stop(&run);
+    if (stopped && dataset_reads_can_end(&run)) { /* if not, requests of a store that hangs may still use the memory */
         if (rc && rc != CB_ERR_TIMEOUT)
-            evict_cache_abandon(&run);
+            scratch_files_abandon(&run);
+        dataset_reads_release(&run);
         run_release(&run);
     }
     return rc;

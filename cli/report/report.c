@@ -114,6 +114,18 @@ static void write_behind(const struct run_info *info, struct buf *out)
     buf_append_char(out, '\n');
 }
 
+/* load.dataset: the rate of the reads beside the loads, of what was asked for. */
+static void write_dataset(const struct run_info *info, struct buf *out)
+{
+    double rate = metric_median(info, METRIC_DATASET_BYTES_PER_S), bytes = metric_median(info, METRIC_DATASET_BYTES);
+    double asked = (double)experiment_u64(info->experiment, OPT_LOAD_DATASET) *
+                   (double)experiment_u64(info->experiment, OPT_RANKS);
+    char a[32], b[32], c[32];
+    if (isfinite(rate) && asked > 0)
+        buf_printf(out, "beside loads  %s read of a dataset, at %s/s of the %s/s asked for, all ranks\n",
+                   units_format_bytes(bytes, a), units_format_bytes(rate, b), units_format_bytes(asked, c));
+}
+
 static void write_goodput(const struct run_info *info, struct buf *out)
 {
     double goodput = metric_median(info, METRIC_GOODPUT), interval_s = metric_median(info, METRIC_BEST_INTERVAL_S);
@@ -236,8 +248,9 @@ struct fact_line {
 };
 
 static const struct fact_line used_lines[] = {
-    {"io.used", "used"}, {"load.exchange", "exchange"}, {"load.gaps", "requests"},    {"load.extra", "left out"},
-    {"claim", "claim"},  {"load.evict", "evicted"},     {"suite.cold", "cold reads"}, {NULL, NULL}};
+    {"io.used", "used"}, {"load.exchange", "exchange"}, {"load.gaps", "requests"},   {"load.extra", "left out"},
+    {"claim", "claim"},  {"load.evict", "evicted"},     {"load.dataset", "dataset"}, {"suite.cold", "cold reads"},
+    {NULL, NULL}};
 
 static void write_facts(const struct run_info *info, const struct fact_line *lines, struct buf *out)
 {
@@ -354,6 +367,7 @@ int report_checkpoints(const struct run_info *info, bool colour, struct buf *out
     request_repeats_write(info, OP_SAVE, out);
     request_repeats_write(info, OP_LOAD, out);
     write_behind(info, out);
+    write_dataset(info, out);
     write_goodput(info, out);
     write_kept(info, out);
     write_baseline(info, out);

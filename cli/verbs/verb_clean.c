@@ -26,13 +26,14 @@
 #define RUN_LOCK ".ckptbench-lock"
 #define PLAIN_DEPTH 4
 
-/* The checkpoints of one run in its store. */
+/* What one run left in its store: checkpoints, or files that ops=load wrote beside its loads. */
 struct leftover {
     char run[64];
     char *store;  /* without fault:SPEC:; owned */
     char *suffix; /* owned */
     bool ended;   /* if not, the run may be active, and nothing is removed */
     bool kept;    /* kept checkpoints: removed only if the user names the run */
+    bool scratch; /* of ops=load: no checkpoint, but the run's own folder_scratch_name, which is `suffix` */
     bool removed;
     struct experiment *experiment; /* owned */
     uint64_t bytes;
@@ -63,11 +64,24 @@ static bool is_in_our_folder(const char *inside)
     return digits > 0 && inside[strlen(iteration) + digits] == '/';
 }
 
+/* "evict/rank-3": the files in the scratch folder of ops=load. */
+static bool is_raw_file(const char *inside)
+{
+    static const char rank[] = "/rank-";
+    const char *name = strchr(inside, '/');
+    if (!name || strncmp(name, rank, strlen(rank)) != 0)
+        return false;
+    const char *number = name + strlen(rank);
+    size_t digits = strspn(number, "0123456789");
+    return digits > 0 && number[digits] == '\0';
+}
+
 struct names {
     char **items;
     size_t count;
     uint64_t bytes;
     size_t suffix_len;
+    bool scratch;  /* as in struct leftover */
     bool foreign;  /* contains something that is not ours */
     bool complete; /* contains a complete checkpoint */
 };
@@ -83,7 +97,7 @@ static int take_name(void *context, const char *name, uint64_t length, struct cb
 {
     struct names *self = context;
     const char *inside = name + self->suffix_len + 1;
-    if (!is_in_our_folder(inside)) {
+    if (self->scratch ? !is_raw_file(inside) : !is_in_our_folder(inside)) {
         self->foreign = self->foreign || (strcmp(inside, CLAIM_NAME) != 0 && strcmp(inside, RUN_LOCK) != 0);
         return 0;
     }
@@ -113,17 +127,18 @@ static int open_store(const struct leftover *item, bool read_only, struct store 
     return rc ? rc : store_open(item->store, &options, store, err);
 }
 
-/* Whether the store has our marker and the folder has this run's claim. */
+/* Whether the store has our marker and the folder has this run's claim. A scratch folder has the run's name instead. */
 static bool is_claimed(struct store *store, const struct leftover *item, struct claim *claim)
 {
     uint64_t length;
-    return store_stat(store, FOLDER_MARKER, &length, NULL) == 0 && claim_read(store, item->suffix, claim, NULL) == 0 &&
-           strcmp(claim->run, item->run) == 0;
+    *claim = (struct claim){0};
+    return store_stat(store, FOLDER_MARKER, &length, NULL) == 0 &&
+           (item->scratch || (claim_read(store, item->suffix, claim, NULL) == 0 && strcmp(claim->run, item->run) == 0));
 }
 
 static int list_names(struct store *store, const struct leftover *item, struct names *names, struct cb_err *err)
 {
-    *names = (struct names){.suffix_len = strlen(item->suffix)};
+    *names = (struct names){.suffix_len = strlen(item->suffix), .scratch = item->scratch};
     return store_list(store, item->suffix, take_name, names, err);
 }
 
@@ -149,6 +164,7 @@ static bool look_at(struct leftover *item)
         item->files = names.count;
         item->bytes = names.bytes;
         item->kept = item->kept || (claim.keeps && names.complete);
+        is_there = !item->scratch || item->files > 0;
         names_release(&names);
     }
     store_free(store);
@@ -162,19 +178,28 @@ static int take_run(void *context, struct run_info *info, struct cb_err *err)
     struct cleaning *self = context;
     struct store_uri uri = store_uri_of(experiment_text(info->experiment, OPT_STORE));
     const char *suffix = experiment_text(info->experiment, OPT_SUFFIX);
+    bool scratch = experiment_is(info->experiment, OPT_OPS, "load");
+    char name[FOLDER_NAME_BYTES];
+    struct folder folder = {.reads_only = true};
     bool ended =
         strcmp(info->state, "done") == 0 || strcmp(info->state, "failed") == 0 || strcmp(info->state, "cancelled") == 0;
-    if ((ended && info->attempt == 0) || !uri.kind->keeps_data || experiment_is(info->experiment, OPT_OPS, "load"))
+    if ((ended && info->attempt == 0) || !uri.kind->keeps_data ||
+        (scratch && !workload_kind_of(info->experiment)->has_layout))
         return 0;
+    snprintf(folder.run, sizeof folder.run, "%s", info->run);
+    folder_scratch_name(&folder, name);
     if (alloc_grow(&self->items, self->count, sizeof *self->items, err))
         return CB_ERR_MEMORY;
     struct leftover *item = &self->items[self->count];
     *item = (struct leftover){
         .store = strdup(uri.inner),
-        .suffix = strdup(*suffix ? suffix : info->run),
+        .suffix = strdup(scratch   ? name
+                         : *suffix ? suffix
+                                   : info->run),
         .ended = ended,
+        .scratch = scratch,
         .kept = workload_kind_of(info->experiment)->trains || /* the training may resume from them after a failure */
-                (info->outcome[0] && strcmp(info->outcome, "pass") == 0 && claim_is_to_keep(info->experiment)),
+                (!scratch && strcmp(info->outcome, "pass") == 0 && claim_is_to_keep(info->experiment)),
         .experiment = info->experiment};
     snprintf(item->run, sizeof item->run, "%s", info->run);
     info->experiment = NULL;

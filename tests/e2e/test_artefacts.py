@@ -53,6 +53,7 @@ CHANGED = {
     r"one side for each value of a key": "compare --by nodes has a scaling model",
     r"slurm\\?\.pending|job up if it has not started": "slurm.pending is new",
     r"load\\?\.evict|so many bytes of other files": "load.evict is new",
+    r"load\\?\.dataset|other files from the store at this rate|dataset_bytes|read beside the load|rate of these reads": "load.dataset is new",
     r"URL of an S3 server, as": "s3.endpoint is one or several",
     r"HOME/runs; runs whose|folders under HOME/runs\.|^(gone )?are kept\.": "runs whose folder is gone leave the history",
     r"CKPTBENCH.INDEX|where runs (and history\.db )?are kept|local disk for the index": "the history is an index on a local disk",
@@ -65,7 +66,7 @@ CHANGED = {
 }
 
 CHANGED_OPTIONS = ("s3.checksum", "s3.endpoint", "io.fanout", "store", "workload", "command")
-NEW_OPTIONS = ("keep.replace", "timeout.lease", "on_error", "store.prepare", "store.record", "slurm.pending", "load.evict", "trace")
+NEW_OPTIONS = ("keep.replace", "timeout.lease", "on_error", "store.prepare", "store.record", "slurm.pending", "load.evict", "load.dataset", "trace")
 
 spec = importlib.util.spec_from_file_location("make_artefacts", DATA / "make_artefacts.py")
 maker = importlib.util.module_from_spec(spec)
