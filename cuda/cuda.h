@@ -36,6 +36,7 @@ int cuda_use(const struct cuda_device *self, struct cb_err *err) CB_MUST_CHECK;
 int cuda_synchronize(const struct cuda_device *self, struct cb_err *err) CB_MUST_CHECK;
 /* One copy, or a copy of rows, on a stream. */
 cudaError_t cuda_queue_copy(cudaStream_t stream, enum device_direction direction, const struct device_copy *copy);
+extern const char *const cuda_copy_names[]; /* by direction, for messages */
 /* Events of a stream; the device must be current. */
 int cuda_lane_record(struct cuda_lane *self, uint64_t *event, struct cb_err *err) CB_MUST_CHECK;
 int cuda_lane_poll(struct cuda_lane *self, uint64_t event, bool *done, struct cb_err *err) CB_MUST_CHECK;

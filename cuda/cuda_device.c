@@ -101,6 +101,8 @@ static void device_release(struct device *device, enum memory_kind kind, void *m
 
 /* --- copies --- */
 
+const char *const cuda_copy_names[] = {"copying from the GPU", "copying to the GPU", "copying inside the GPU"};
+
 cudaError_t cuda_queue_copy(cudaStream_t stream, enum device_direction direction, const struct device_copy *copy)
 {
     enum cudaMemcpyKind kind = direction == DEVICE_TO_HOST   ? cudaMemcpyDeviceToHost
@@ -124,11 +126,10 @@ cudaError_t cuda_queue_copy(cudaStream_t stream, enum device_direction direction
 static int device_copy(struct device *device, enum device_direction direction, const struct device_copy *copies,
                        size_t count, struct cb_err *err)
 {
-    static const char *const doing[] = {"copying from the GPU", "copying to the GPU", "copying inside the GPU"};
     struct cuda_device *self = cast(device);
     int rc = cuda_use(self, err);
     for (size_t i = 0; i < count && !rc; i++)
-        rc = cuda_check(cuda_queue_copy(self->work.stream, direction, &copies[i]), err, doing[direction]);
+        rc = cuda_check(cuda_queue_copy(self->work.stream, direction, &copies[i]), err, cuda_copy_names[direction]);
     return rc;
 }
 

@@ -188,7 +188,7 @@ static int comm_copy(struct device_comm *self, enum device_direction direction, 
         rc = follow(self->device, err);
     for (size_t i = 0; i < count && !rc; i++)
         rc = cuda_check(cuda_queue_copy(self->device->talk.stream, direction, &copies[i]), err,
-                        direction == HOST_TO_DEVICE ? "copying to the GPU" : "copying inside the GPU");
+                        cuda_copy_names[direction]);
     return rc;
 }
 
@@ -198,6 +198,17 @@ static int comm_record(struct device_comm *self, uint64_t *event, struct cb_err 
 {
     int rc = check_alive(self, err);
     return rc ? rc : cuda_lane_record(&self->device->talk, event, err);
+}
+
+/* An event that its slot no longer has is done (cuda_lane_record). */
+static int comm_hold_device(struct device_comm *self, uint64_t event, struct cb_err *err)
+{
+    const struct cuda_lane *talk = &self->device->talk;
+    int rc = check_alive(self, err);
+    if (rc || event <= talk->done)
+        return rc;
+    return cuda_check(cudaStreamWaitEvent(self->device->work.stream, talk->events[event % CUDA_EVENTS], 0), err,
+                      "ordering streams");
 }
 
 /* The failure of another rank is reported by NCCL, not by the stream. */
@@ -234,6 +245,7 @@ const struct device_comm_ops cuda_comm_ops = {
     .queue = comm_queue,
     .copy = comm_copy,
     .record = comm_record,
+    .hold_device = comm_hold_device,
     .poll = comm_poll,
     .wait = comm_wait,
     .abort = comm_abort,

@@ -412,15 +412,30 @@ __global__ static void sgd(float decay, float rate, float *__restrict__ weights,
         weights[i] = weights[i] * decay - rate * gradients[i];
 }
 
-/* To nearest even; a NaN stays a NaN. */
+/* The upper half to nearest even; a NaN stays a NaN. */
+__device__ static uint32_t nearest_bf16(float value)
+{
+    uint32_t bits = __float_as_uint(value);
+    bool is_nan = (bits & 0x7FFFFFFFu) > 0x7F800000u;
+    return is_nan ? (bits & 0xFFFF0000u) | 0x00400000u : (bits + 0x7FFFu + ((bits >> 16) & 1)) & 0xFFFF0000u;
+}
+
 __global__ static void round_bf16(const float *values, float *rounded, uint64_t count)
 {
-    for (EACH(i, count)) {
-        uint32_t bits = __float_as_uint(values[i]);
-        bool is_nan = (bits & 0x7FFFFFFFu) > 0x7F800000u;
-        uint32_t nearest = (bits + 0x7FFFu + ((bits >> 16) & 1)) & 0xFFFF0000u;
-        rounded[i] = __uint_as_float(is_nan ? (bits & 0xFFFF0000u) | 0x00400000u : nearest);
-    }
+    for (EACH(i, count))
+        rounded[i] = __uint_as_float(nearest_bf16(values[i]));
+}
+
+__global__ static void pack_bf16(const float *values, uint16_t *packed, uint64_t count)
+{
+    for (EACH(i, count))
+        packed[i] = (uint16_t)(nearest_bf16(values[i]) >> 16);
+}
+
+__global__ static void unpack_bf16(const uint16_t *packed, float *values, uint64_t count)
+{
+    for (EACH(i, count))
+        values[i] = __uint_as_float((uint32_t)packed[i] << 16);
 }
 
 /* --- operations --- */
@@ -620,6 +635,16 @@ static void math_round_bf16(struct device_math *math, const float *values, float
     ELEMENTS("rounding on the GPU", round_bf16, count, values, rounded, count);
 }
 
+static void math_pack_bf16(struct device_math *math, const float *values, uint16_t *packed, uint64_t count)
+{
+    ELEMENTS("packing on the GPU", pack_bf16, count, values, packed, count);
+}
+
+static void math_unpack_bf16(struct device_math *math, const uint16_t *packed, float *values, uint64_t count)
+{
+    ELEMENTS("unpacking on the GPU", unpack_bf16, count, packed, values, count);
+}
+
 extern "C" const struct device_math_ops cuda_math_ops = {
     .version = DEVICE_MATH_VERSION,
     .product = cuda_math_product,
@@ -644,6 +669,8 @@ extern "C" const struct device_math_ops cuda_math_ops = {
     .adamw = math_adamw,
     .sgd = math_sgd,
     .round_bf16 = math_round_bf16,
+    .pack_bf16 = math_pack_bf16,
+    .unpack_bf16 = math_unpack_bf16,
     .check = cuda_math_check,
     .close = cuda_math_close,
 };

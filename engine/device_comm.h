@@ -1,8 +1,8 @@
 /* Communication from device memory to device memory, within a group of ranks.
  *
  * The communicators of a device share one queue: their operations run in the order in which they were queued, and after
- * the copies that were queued on the device before. The device's own copies do not wait for this queue. Ranks that share
- * several groups must queue on them in the same order, or they deadlock. Memory must stay valid until a later event is
+ * the copies and operations that were queued on the device before. The device's own queue does not wait for this one, except
+ * by hold_device. Ranks that share several groups must queue on them in the same order, or they deadlock. Memory must stay valid until a later event is
  * done. Every call can fail; later failures are reported by poll or wait. After a failure or a time-out only abort and
  * close may be called. Used only from the device's thread. */
 #ifndef ENGINE_DEVICE_COMM_H
@@ -30,12 +30,14 @@ struct device_comm_ops {
     /* Only the first collective of a communicator may block, until all ranks have arrived or the deadline. */
     int (*queue)(struct device_comm *self, enum device_collective kind, const void *from, void *to, uint64_t bytes,
                  uint32_t peer, uint64_t deadline_ns, struct cb_err *err);
-    /* HOST_TO_DEVICE (from pinned memory) or DEVICE_TO_DEVICE, in the same order as what `queue` queues. */
+    /* From or to pinned memory, or DEVICE_TO_DEVICE, in the same order as what `queue` queues. */
     int (*copy)(struct device_comm *self, enum device_direction direction, const struct device_copy *copies,
                 size_t count, struct cb_err *err);
     /* The event is done when everything queued before it, on any communicator of the device, is done. Any communicator
      * of the device may poll it. */
     int (*record)(struct device_comm *self, uint64_t *event, struct cb_err *err);
+    /* What is queued on the device later, copies and operations, waits for the event. The host does not wait. */
+    int (*hold_device)(struct device_comm *self, uint64_t event, struct cb_err *err);
     int (*poll)(struct device_comm *self, uint64_t event, bool *done, struct cb_err *err);
     /* Waits until everything queued is done. */
     int (*wait)(struct device_comm *self, uint64_t deadline_ns, struct cb_err *err);

@@ -59,7 +59,7 @@ int device_groups_reserve(struct device_groups *self, uint64_t bytes, struct cb_
     self->bytes = 0;
     int rc = self->device->ops->allocate(self->device, MEMORY_DEVICE, bytes, &memory, err);
     if (rc)
-        return cb_context(err, "what ranks send each other in a load");
+        return cb_context(err, "what ranks send each other");
     self->memory = memory;
     self->bytes = bytes;
     return 0;

@@ -7,7 +7,7 @@ bool device_math_is_whole(const struct device_math_ops *ops)
            ops->layer_norm_backward && ops->gelu && ops->gelu_and_slope && ops->multiply && ops->add && ops->fill &&
            ops->add_column_sums && ops->row_sums && ops->sum_of_squares && ops->causal_softmax && ops->causal_weights &&
            ops->causal_backward && ops->cross_entropy && ops->embed && ops->embed_backward && ops->dropout &&
-           ops->adamw && ops->sgd && ops->round_bf16 && ops->check && ops->close;
+           ops->adamw && ops->sgd && ops->round_bf16 && ops->pack_bf16 && ops->unpack_bf16 && ops->check && ops->close;
 }
 
 int device_math_copy(struct device_math *self, enum device_direction direction, void *to, const void *from,

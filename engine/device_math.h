@@ -18,7 +18,7 @@
 #include "engine/device.h"
 #include "engine/kernels.h"
 
-#define DEVICE_MATH_VERSION 1
+#define DEVICE_MATH_VERSION 2
 
 /* out[rows][columns] = base + bias + scale x in[rows][inner] x weight[inner][columns], for `samples` x `heads` matrices
  * (0 means 1). The last six members are the distances between matrices, in elements. */
@@ -110,6 +110,8 @@ struct device_math_ops {
                 uint64_t count);
     /* `values` and `rounded` may be equal. */
     void (*round_bf16)(struct device_math *self, const float *values, float *rounded, uint64_t count);
+    void (*pack_bf16)(struct device_math *self, const float *values, uint16_t *packed, uint64_t count);
+    void (*unpack_bf16)(struct device_math *self, const uint16_t *packed, float *values, uint64_t count);
 
     int (*check)(struct device_math *self, struct cb_err *err);
     void (*close)(struct device_math *self); /* before the device is closed */

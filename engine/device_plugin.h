@@ -18,7 +18,7 @@
 #include "engine/device_math.h"
 #include "run/status_page.h"
 
-#define DEVICE_PLUGIN_VERSION 4
+#define DEVICE_PLUGIN_VERSION 5
 #define DEVICE_ID_BYTES 16
 #define DEVICE_PLUGIN_SYMBOL "ckptbench_device_plugin"
 

@@ -258,8 +258,7 @@ static int validate_load(const struct experiment *self, struct cb_err *err)
     return 0;
 }
 
-/* State in device memory requires copies, which only the native engine makes. The number of ranks that may train on a
- * device is checked in setup/training.h. */
+/* State in device memory requires copies, which only the native engine makes. */
 static int validate_device(const struct experiment *self, struct cb_err *err)
 {
     if (!experiment_is(self, OPT_DEVICE, "cuda"))

@@ -99,17 +99,10 @@ static int check_axes(const struct experiment *experiment, struct cb_err *err)
     return 0;
 }
 
-/* A device excludes several ranks, which exchange host memory, and CPU offload. */
 static int check_device(const struct experiment *experiment, const struct training *self, struct cb_err *err)
 {
     if (!experiment_is(experiment, OPT_DEVICE, "cuda"))
         return 0;
-    if (self->ranks > 1)
-        return cb_fail(
-            err, CB_ERR_USAGE,
-            "device=cuda trains with one rank, not %u: gradients go from rank to rank in the memory of machines "
-            "alone; give ranks=1, or device=cpu",
-            self->ranks);
     if (self->cpu_offload)
         return cb_fail(err, CB_ERR_USAGE,
                        "train.cpu_offload keeps parameters and optimizer in this machine's memory, device=cuda in the "

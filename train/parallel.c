@@ -30,7 +30,7 @@ static int make_wraps(struct parallel *self, struct cb_err *err)
     free(units);
     free(stages);
     for (size_t i = 0; i < self->wraps.count && !rc; i++)
-        if (self->training->ranks > 1 && self->wraps.items[i].share > COMM_MOST_VALUES)
+        if (!self->math && self->training->ranks > 1 && self->wraps.items[i].share > COMM_MOST_VALUES)
             rc = cb_fail(err, CB_ERR_USAGE,
                          "a wrap of %" PRIu64 " parameters is more than MPI moves at once: use "
                          "train.auto_wrap_policy=module_wrap",
@@ -48,15 +48,28 @@ static int make_lists(struct parallel *self, struct cb_err *err)
     return 0;
 }
 
+static int make_device_stream(struct parallel *self, uint64_t deadline_ns, struct cb_err *err)
+{
+    struct device_stream_setup setup = {.comm = self->setup.comm,
+                                        .ops = self->setup.device_comm,
+                                        .device = self->math->device,
+                                        .trace = self->setup.trace,
+                                        .shards = &self->shards,
+                                        .replicas = &self->replicas};
+    return self->training->ranks > 1 ? device_stream_new(&setup, deadline_ns, &self->device_stream, err) : 0;
+}
+
 /* Adjacent ranks form the sharding groups; ranks at the same position in their groups are replicas. Collective. */
-static int make_stream(struct parallel *self, struct cb_err *err)
+static int make_stream(struct parallel *self, uint64_t deadline_ns, struct cb_err *err)
 {
     struct comm *comm = self->setup.comm;
-    uint32_t shards = self->training->shard_ranks, rank = comm_rank(comm);
-    int rc = shards > 1 ? comm_part(comm, rank / shards, &self->shard_comm, err) : 0;
-    if (!rc && self->replicas > 1)
-        rc = comm_part(comm, rank % shards, &self->replica_comm, err);
-    if (!rc && !self->math && (self->gathers || self->scatters || self->buckets))
+    uint32_t shards = self->shards.ranks, rank = comm_rank(comm);
+    if (self->math)
+        return make_device_stream(self, deadline_ns, err);
+    int rc = shards > 1 ? comm_part(comm, rank / shards, &self->shards.comm, err) : 0;
+    if (!rc && self->replicas.ranks > 1)
+        rc = comm_part(comm, rank % shards, &self->replicas.comm, err);
+    if (!rc && (self->gathers || self->scatters || self->buckets))
         rc = stream_new(comm, self->setup.device, self->setup.trace, &self->stream, err);
     return rc;
 }
@@ -98,8 +111,8 @@ static int init_values(struct parallel *self, uint64_t deadline_ns, struct cb_er
 static void release(struct parallel *self)
 {
     parallel_unmap(self);
-    comm_free(self->shard_comm);
-    comm_free(self->replica_comm);
+    comm_free(self->shards.comm);
+    comm_free(self->replicas.comm);
     free(self->in_use);
     free(self->uses_left);
     fsdp_units_release(&self->wraps);
@@ -114,6 +127,7 @@ int parallel_new(const struct parallel_setup *setup, uint64_t deadline_ns, struc
         return alloc_fail(err, "for training");
     self->setup = *setup;
     self->math = setup->math;
+    self->packed_wrap = SIZE_MAX;
     self->shard_index = comm_rank(setup->comm) % setup->training->shard_ranks;
     parallel_set_mode(self, setup->training);
     int rc = make_wraps(self, err);
@@ -123,7 +137,7 @@ int parallel_new(const struct parallel_setup *setup, uint64_t deadline_ns, struc
         rc = parallel_map(self, err);
     rc = agree(setup->comm, rc, deadline_ns, err); /* all ranks take part in splitting the communicator */
     if (!rc)
-        rc = make_stream(self, err);
+        rc = make_stream(self, deadline_ns, err);
     if (rc) {
         release(self); /* the stream is created last */
         return rc;
@@ -140,8 +154,11 @@ bool parallel_stop(struct parallel *self)
 {
     if (self && self->stream && !stream_stop(self->stream))
         return false;
-    if (self)
-        self->stream = NULL;
+    if (!self)
+        return true;
+    device_stream_free(self->device_stream);
+    self->device_stream = NULL;
+    self->stream = NULL;
     return true;
 }
 
@@ -153,24 +170,37 @@ void parallel_free(struct parallel *self)
 
 /* --- communication --- */
 
-static uint64_t add_work(struct parallel *self, enum stream_kind kind, struct comm *comm, const float *from, float *to,
-                         uint64_t values, size_t wrap)
+static void add_work(struct parallel *self, enum stream_kind kind, const struct stream_group *group, const float *from,
+                     float *to, uint64_t values, size_t wrap)
 {
     struct stream_work work = {
-        .kind = kind, .comm = comm, .from = from, .to = to, .values = values, .number = (uint32_t)wrap};
-    self->last_ticket = stream_add(self->stream, &work);
-    return self->last_ticket;
+        .kind = kind, .group = group, .from = from, .to = to, .values = values, .number = (uint32_t)wrap};
+    self->last_ticket = self->math ? device_stream_add(self->device_stream, &work) : stream_add(self->stream, &work);
 }
 
+/* The host waits, which counts as exchange. */
 static int wait_for(struct parallel *self, uint64_t ticket, struct timeline *timeline, uint64_t deadline_ns,
                     struct cb_err *err)
 {
-    if (!self->stream || stream_is_done(self->stream, ticket))
+    if (self->math ? !self->device_stream : !self->stream || stream_is_done(self->stream, ticket))
         return 0;
     timeline_enter(timeline, STATE_EXCHANGE);
-    int rc = stream_wait(self->stream, ticket, deadline_ns, err);
+    int rc = self->math ? device_stream_wait(self->device_stream, ticket, deadline_ns, err)
+                        : stream_wait(self->stream, ticket, deadline_ns, err);
     timeline_enter(timeline, STATE_OTHER);
     return rc;
+}
+
+/* What is computed from now on needs the ticket's work. On a device only the device waits for it. */
+static int compute_after(struct parallel *self, uint64_t ticket, struct timeline *timeline, uint64_t deadline_ns,
+                         struct cb_err *err)
+{
+    if (!self->math)
+        return wait_for(self, ticket, timeline, deadline_ns, err);
+    if (!self->device_stream)
+        return 0;
+    self->awaited_ticket = ticket > self->awaited_ticket ? ticket : self->awaited_ticket;
+    return device_stream_hold(self->device_stream, ticket, err);
 }
 
 static uint64_t padded_values(const struct parallel *self, size_t wrap)
@@ -198,13 +228,33 @@ static struct slot *take_slot(struct parallel *self, size_t wrap)
 static void gather(struct parallel *self, const float *weights, float *to, size_t index)
 {
     uint64_t values = self->wraps.items[index].share;
+    const struct stream_group *shards = &self->shards;
     if (!self->sends_bf16) {
-        add_work(self, STREAM_GATHER, self->shard_comm, weights, to, values, index);
+        add_work(self, STREAM_GATHER, shards, weights, to, values, index);
         return;
     }
-    add_work(self, STREAM_PACK, NULL, weights, self->packed_share, values, index);
-    add_work(self, STREAM_GATHER, self->shard_comm, self->packed_share, self->packed, stream_packed(values), index);
-    add_work(self, STREAM_UNPACK, self->shard_comm, self->packed, to, values, index);
+    if (self->math)
+        self->math->ops->pack_bf16(self->math, weights, (uint16_t *)(void *)self->packed_share, values);
+    else
+        add_work(self, STREAM_PACK, shards, weights, self->packed_share, values, index);
+    add_work(self, STREAM_GATHER, shards, self->packed_share, self->packed, stream_packed(values), index);
+    if (self->math)
+        self->packed_wrap = index;
+    else
+        add_work(self, STREAM_UNPACK, shards, self->packed, to, values, index);
+}
+
+/* On a device a wrap is unpacked when it is used: earlier, what is computed until then would wait for its gather. */
+static void unpack(struct parallel *self, size_t index)
+{
+    uint64_t values = self->wraps.items[index].share;
+    if (self->packed_wrap != index)
+        return;
+    for (uint32_t i = 0; i < self->shards.ranks; i++)
+        self->math->ops->unpack_bf16(self->math,
+                                     (const uint16_t *)(const void *)(self->packed + i * stream_packed(values)),
+                                     self->in_use[index].whole + i * values, values);
+    self->packed_wrap = SIZE_MAX;
 }
 
 /* Starts to gather the wrap, unless it is gathered or being gathered. */
@@ -219,21 +269,23 @@ static void start_gather(struct parallel *self, size_t index)
         self->in_use[index].whole = weights;
         return;
     }
+    assert(self->packed_wrap == SIZE_MAX); /* every wrap is used before the next one is gathered */
     float *to = take_slot(self, index)->memory;
     bool shards = training->shard_ranks > 1;
+    uint64_t before = self->last_ticket;
     if (training->cpu_offload) {
         float *staged = shards ? self->staged_up : to;
-        add_work(self, STREAM_TO_DEVICE, NULL, weights, staged, wrap->share, index);
+        add_work(self, STREAM_TO_DEVICE, &self->shards, weights, staged, wrap->share, index);
         weights = staged;
     }
-    if (self->math)
-        self->math->ops->round_bf16(self->math, weights, to, wrap->share);
-    else if (shards)
+    if (shards)
         gather(self, weights, to, index);
+    else if (self->math)
+        self->math->ops->round_bf16(self->math, weights, to, wrap->share);
     else if (training->bf16)
-        add_work(self, STREAM_ROUND, NULL, training->cpu_offload ? to : weights, to, wrap->share, index);
+        add_work(self, STREAM_ROUND, &self->shards, training->cpu_offload ? to : weights, to, wrap->share, index);
     self->in_use[index].whole = to;
-    self->in_use[index].ready = self->last_ticket;
+    self->in_use[index].ready = self->last_ticket > before ? self->last_ticket : 0;
 }
 
 static void give_up(struct parallel *self, size_t index)
@@ -256,6 +308,14 @@ static void prefetch(struct parallel *self, size_t visit)
         start_gather(self, self->wraps.visits[next].wrap);
 }
 
+static void zero(struct parallel *self, float *values, uint64_t count)
+{
+    if (self->math)
+        self->math->ops->fill(self->math, values, 0, count);
+    else
+        memset(values, 0, count * sizeof *values);
+}
+
 /* Where backward accumulates this wrap's gradients; initially zeros. */
 static int begin_gradient(struct parallel *self, size_t index, struct timeline *timeline, uint64_t deadline_ns,
                           struct cb_err *err)
@@ -265,19 +325,16 @@ static int begin_gradient(struct parallel *self, size_t index, struct timeline *
         return 0;
     if (!self->scatters) {
         self->in_use[index].gradient = self->arrays[PARALLEL_GRADIENTS] + wrap->begin;
-        if (self->math)
-            self->math->ops->fill(self->math, self->in_use[index].gradient, 0, wrap->share);
-        else
-            memset(self->in_use[index].gradient, 0, wrap->share * sizeof(float));
+        zero(self, self->in_use[index].gradient, wrap->share);
         return 0;
     }
     struct slot *slot = wrap->root ? &self->root_gradient : &self->gradient_slots[self->next_gradient_slot];
     if (!wrap->root)
         self->next_gradient_slot = (self->next_gradient_slot + 1) % PARALLEL_SLOTS;
-    int rc = wait_for(self, slot->ticket, timeline, deadline_ns, err);
+    int rc = compute_after(self, slot->ticket, timeline, deadline_ns, err);
     if (rc)
         return rc;
-    memset(slot->memory, 0, wrap->share * self->training->shard_ranks * sizeof(float));
+    zero(self, slot->memory, padded_values(self, index));
     slot->wrap = index;
     self->in_use[index].gradient = slot->memory;
     return 0;
@@ -294,11 +351,11 @@ static void end_gradient(struct parallel *self, size_t index)
     bool offload = self->training->cpu_offload, shards = self->training->shard_ranks > 1;
     float *share = !shards ? gradient : offload ? self->staged_down : mine;
     if (shards)
-        add_work(self, STREAM_SCATTER, self->shard_comm, gradient, share, wrap->share, index);
-    if (self->replicas > 1)
-        add_work(self, STREAM_REDUCE, self->replica_comm, share, share, wrap->share, index);
+        add_work(self, STREAM_SCATTER, &self->shards, gradient, share, wrap->share, index);
+    if (self->replicas.ranks > 1)
+        add_work(self, STREAM_REDUCE, &self->replicas, share, share, wrap->share, index);
     if (offload)
-        add_work(self, STREAM_TO_HOST, NULL, share, mine, wrap->share, index);
+        add_work(self, STREAM_TO_HOST, &self->shards, share, mine, wrap->share, index);
     for (int i = 0; i < PARALLEL_SLOTS; i++)
         if (self->gradient_slots[i].memory == gradient)
             self->gradient_slots[i].ticket = self->last_ticket;
@@ -322,7 +379,7 @@ static void add_up_buckets(struct parallel *self, size_t stage)
     while (self->bucket_end > complete && (self->bucket_end - complete >= BUCKET_VALUES || complete == 0)) {
         uint64_t values = self->bucket_end < BUCKET_VALUES ? self->bucket_end : BUCKET_VALUES;
         self->bucket_end -= values;
-        add_work(self, STREAM_REDUCE, self->replica_comm, self->arrays[PARALLEL_GRADIENTS] + self->bucket_end,
+        add_work(self, STREAM_REDUCE, &self->replicas, self->arrays[PARALLEL_GRADIENTS] + self->bucket_end,
                  self->sums + self->bucket_end, values, (size_t)(self->bucket_end / BUCKET_VALUES));
     }
 }
@@ -356,8 +413,11 @@ static int run_visit(struct parallel *self, size_t index, bool forward_only, str
     bool gathers_next =
         self->gathers && !(forward_only && fsdp_units_next(&self->wraps, index) >= self->wraps.forward_count);
     start_gather(self, visit->wrap);
-    int rc = wait_for(self, self->in_use[visit->wrap].ready, timeline, deadline_ns, err);
-    if (!rc && visit->backward)
+    int rc = compute_after(self, self->in_use[visit->wrap].ready, timeline, deadline_ns, err);
+    if (rc)
+        return rc;
+    unpack(self, visit->wrap);
+    if (visit->backward)
         rc = begin_gradient(self, visit->wrap, timeline, deadline_ns, err);
     if (rc)
         return rc;
@@ -388,10 +448,14 @@ static int run_visits(struct parallel *self, size_t count, struct timeline *time
 {
     bool forward_only = count == self->wraps.forward_count;
     int rc = 0;
+    if (self->device_stream)
+        device_stream_begin(self->device_stream, deadline_ns);
     for (size_t i = 0; i < count && !rc; i++)
         rc = run_visit(self, i, forward_only, timeline, deadline_ns, err);
     for (size_t i = 0; i < self->wraps.count && !rc; i++)
-        give_up(self, i); /* only the root's is left; its weights are about to change */
+        give_up(self, i);           /* only the root's is left; its weights are about to change */
+    if (!rc && self->device_stream) /* the time in which the device also computes */
+        rc = device_stream_wait(self->device_stream, self->awaited_ticket, deadline_ns, err);
     return rc ? rc : train_model_finish(self->setup.model, deadline_ns, err);
 }
 
@@ -411,11 +475,6 @@ int parallel_forward(struct parallel *self, struct timeline *timeline, uint64_t 
     return run_visits(self, self->wraps.forward_count, timeline, deadline_ns, err);
 }
 
-static const float *summed_gradients(const struct parallel *self)
-{
-    return self->buckets ? self->sums : self->arrays[PARALLEL_GRADIENTS];
-}
-
 /* Gradients are sums over all ranks; replicas have equal gradients. */
 int parallel_norm(struct parallel *self, struct timeline *timeline, double *numbers, uint32_t count,
                   uint64_t deadline_ns, struct cb_err *err)
@@ -425,14 +484,14 @@ int parallel_norm(struct parallel *self, struct timeline *timeline, double *numb
     if (self->math)
         rc = parallel_device_sum_of_squares(self, &numbers[0], deadline_ns, err);
     else
-        numbers[0] =
-            optimizer_sum_of_squares(summed_gradients(self), self->wraps.share, train_model_team(self->setup.model));
+        numbers[0] = optimizer_sum_of_squares(parallel_summed_gradients(self), self->wraps.share,
+                                              train_model_team(self->setup.model));
     if (rc)
         return rc;
     timeline_enter(timeline, STATE_EXCHANGE);
     rc = ranks > 1 ? comm_sum(self->setup.comm, numbers, count, deadline_ns, err) : 0;
     timeline_enter(timeline, STATE_OTHER);
-    numbers[0] = sqrt(numbers[0] / self->replicas) / ranks;
+    numbers[0] = sqrt(numbers[0] / self->replicas.ranks) / ranks;
     return rc;
 }
 
@@ -449,7 +508,7 @@ int parallel_update(struct parallel *self, double learning_rate, double scale, u
         struct optimizer_range range = {.first = share.first,
                                         .count = share.count,
                                         .weights = self->arrays[PARALLEL_WEIGHTS] + share.at,
-                                        .gradients = summed_gradients(self) + share.at,
+                                        .gradients = parallel_summed_gradients(self) + share.at,
                                         .exp_avg = exp_avg ? exp_avg + share.at : NULL,
                                         .exp_avg_sq = exp_avg_sq ? exp_avg_sq + share.at : NULL,
                                         .math = self->math};
@@ -499,5 +558,7 @@ struct parallel_figures parallel_figures(const struct parallel *self)
 
 struct stream_counts parallel_counts(const struct parallel *self)
 {
+    if (self->device_stream)
+        return device_stream_counts(self->device_stream);
     return self->stream ? stream_counts(self->stream) : (struct stream_counts){0};
 }

@@ -10,8 +10,8 @@
  *
  * Communication runs on a stream, concurrently with computation. Collective calls, from one thread.
  *
- * With a model on a device (a single rank, without CPU offload) all arrays and buffers are one piece of device
- * memory; there is no stream, since the device executes in order. */
+ * With a model on a device (without CPU offload) all arrays and buffers are one piece of device memory, and ranks
+ * exchange between their devices (train/device_stream.h). */
 #ifndef TRAIN_PARALLEL_H
 #define TRAIN_PARALLEL_H
 
@@ -36,8 +36,9 @@ struct parallel_setup {
     struct comm *comm;         /* borrowed, like all members below */
     struct train_model *model; /* its units and stages; determines the parameters */
     struct trace *trace;
-    struct device *device;    /* NULL without CPU offload */
-    struct device_math *math; /* the model's; NULL: the host computes */
+    struct device *device;                     /* NULL without CPU offload */
+    struct device_math *math;                  /* the model's; NULL: the host computes */
+    const struct device_comm_ops *device_comm; /* of the device that computes */
     struct optimizer optimizer;
     uint64_t seed;
 };

@@ -1,6 +1,5 @@
 /* Memory of data parallelism: one allocation on the host or on a device, and transfers of values to and from the
  * device. */
-#include <assert.h>
 #include <sys/mman.h>
 
 #include "core/alloc.h"
@@ -13,10 +12,11 @@
 void parallel_set_mode(struct parallel *self, const struct training *training)
 {
     self->training = training;
-    self->replicas = training->ranks / training->shard_ranks;
+    self->shards.ranks = training->shard_ranks;
+    self->replicas.ranks = training->ranks / training->shard_ranks;
     self->scatters = training->shard_ranks > 1 || training->cpu_offload;
     self->gathers = self->scatters || training->bf16;
-    self->buckets = !self->scatters && self->replicas > 1;
+    self->buckets = !self->scatters && self->replicas.ranks > 1;
     self->sends_bf16 = training->bf16 && training->shard_ranks > 1; /* the type in which they are used */
 }
 
@@ -97,7 +97,6 @@ static int map_there(struct parallel *self, struct cb_err *err)
     struct device *device = self->math->device;
     char text[32];
     void *pinned = NULL;
-    assert(!self->scatters && !self->buckets);
     int rc = device->ops->allocate(device, MEMORY_DEVICE, self->bytes, &self->memory, err);
     if (rc)
         return cb_context(err, "%s of parameters, gradients and optimizer",
@@ -133,6 +132,11 @@ void parallel_unmap(struct parallel *self)
         munmap(self->memory, self->bytes);
 }
 
+const float *parallel_summed_gradients(const struct parallel *self)
+{
+    return self->buckets ? self->sums : self->arrays[PARALLEL_GRADIENTS];
+}
+
 /* --- values on a device --- */
 
 int parallel_device_init(struct parallel *self, size_t unit, uint64_t first, uint64_t count, float *weights,
@@ -157,7 +161,7 @@ int parallel_device_init(struct parallel *self, size_t unit, uint64_t first, uin
 int parallel_device_sum_of_squares(struct parallel *self, double *sum, uint64_t deadline_ns, struct cb_err *err)
 {
     struct device_math *math = self->math;
-    math->ops->sum_of_squares(math, self->arrays[PARALLEL_GRADIENTS], self->wraps.share, self->device_sum);
+    math->ops->sum_of_squares(math, parallel_summed_gradients(self), self->wraps.share, self->device_sum);
     int rc = device_math_copy(math, DEVICE_TO_HOST, self->host_sum, self->device_sum, sizeof *self->host_sum, err);
     if (!rc)
         rc = device_math_finish(math, deadline_ns, err);

@@ -55,11 +55,11 @@ static int begin(const struct stream_work *work, struct comm_message *message, s
 {
     switch (work->kind) {
     case STREAM_GATHER:
-        return comm_start_all_gather(work->comm, work->from, work->to, work->values, message, err);
+        return comm_start_all_gather(work->group->comm, work->from, work->to, work->values, message, err);
     case STREAM_SCATTER:
-        return comm_start_reduce_scatter(work->comm, work->from, work->to, work->values, message, err);
+        return comm_start_reduce_scatter(work->group->comm, work->from, work->to, work->values, message, err);
     default:
-        return comm_start_all_reduce(work->comm, work->from, work->to, work->values, message, err);
+        return comm_start_all_reduce(work->group->comm, work->from, work->to, work->values, message, err);
     }
 }
 
@@ -80,7 +80,7 @@ static int communicate(struct stream *self, const struct stream_work *work, stru
     uint64_t start_ns = clock_monotonic_ns();
     int rc = begin(work, &message, err);
     while (!rc) {
-        rc = comm_message_test(work->comm, &message, &done, err);
+        rc = comm_message_test(work->group->comm, &message, &done, err);
         if (rc || done)
             return rc;
         if (clock_monotonic_ns() - start_ns > EAGER_NS)
@@ -89,7 +89,7 @@ static int communicate(struct stream *self, const struct stream_work *work, stru
         if (!rc && is_leaving(self))
             rc = cb_fail(err, CB_ERR_ABORTED, "training ended while ranks were exchanging");
         if (rc)
-            comm_abandon_messages(work->comm);
+            comm_abandon_messages(work->group->comm);
     }
     return rc;
 }
@@ -107,7 +107,7 @@ static int copy(struct stream *self, const struct stream_work *work, struct cb_e
 
 static void convert(const struct stream_work *work)
 {
-    uint32_t ranks = work->kind == STREAM_UNPACK ? comm_size(work->comm) : 1;
+    uint32_t ranks = work->kind == STREAM_UNPACK ? work->group->ranks : 1;
     if (work->kind == STREAM_ROUND)
         kernel_round_bf16(work->from, work->to, work->values);
     else if (work->kind == STREAM_PACK)
@@ -127,31 +127,27 @@ static int work_on(struct stream *self, const struct stream_work *work, struct c
     return 0;
 }
 
-static void count(struct stream *self, const struct stream_work *work, uint64_t start_ns, uint64_t end_ns)
+void stream_count(struct stream_counts *counts, const struct stream_work *work)
 {
-    uint64_t bytes = work->values * sizeof(float), others = work->comm ? comm_size(work->comm) - 1 : 0;
-    struct stream_counts *counts = &self->counts;
+    uint64_t bytes = work->values * sizeof(float), ranks = work->group->ranks;
     counts->gathers += work->kind == STREAM_GATHER;
     counts->scatters += work->kind == STREAM_SCATTER;
     counts->reduces += work->kind == STREAM_REDUCE;
     counts->copies += is_copy(work->kind);
     counts->copied_bytes += is_copy(work->kind) ? bytes : 0;
-    if (!is_collective(work->kind))
-        return;
-    counts->busy_ns += end_ns - start_ns;
     if (work->kind == STREAM_REDUCE)
-        counts->bytes_sent += 2 * bytes * others / (others + 1);
-    else
-        counts->bytes_sent += bytes * others;
+        counts->bytes_sent += 2 * bytes * (ranks - 1) / ranks;
+    else if (is_collective(work->kind))
+        counts->bytes_sent += bytes * (ranks - 1);
 }
 
-static void note(struct stream *self, const struct stream_work *work, uint64_t start_ns, uint64_t end_ns)
+void stream_note(struct trace *trace, const struct stream_work *work, uint64_t start_ns, uint64_t end_ns)
 {
     uint64_t bytes = work->values * sizeof(float);
     enum trace_track track = is_collective(work->kind) ? TRACE_COMM : TRACE_H2D;
-    if (work->comm && work->kind != STREAM_REDUCE)
-        bytes *= comm_size(work->comm);
-    trace_add_numbered(self->trace, track, names[work->kind], work->number, start_ns, end_ns, bytes);
+    if (work->kind == STREAM_GATHER || work->kind == STREAM_SCATTER || work->kind == STREAM_UNPACK)
+        bytes *= work->group->ranks;
+    trace_add_numbered(trace, track, names[work->kind], work->number, start_ns, end_ns, bytes);
 }
 
 /* The next work; false when the thread must exit. */
@@ -177,14 +173,15 @@ static void *run(void *context)
         int rc = work_on(self, &work, &err);
         uint64_t end_ns = clock_monotonic_ns();
         if (!rc)
-            note(self, &work, start_ns, end_ns);
+            stream_note(self->trace, &work, start_ns, end_ns);
         pthread_mutex_lock(&self->lock);
         if (rc) {
             self->code = rc;
             self->err = err;
             self->leave = true;
         } else {
-            count(self, &work, start_ns, end_ns);
+            stream_count(&self->counts, &work);
+            self->counts.busy_ns += is_collective(work.kind) ? end_ns - start_ns : 0;
             self->finished++;
         }
         pthread_cond_broadcast(&self->done);

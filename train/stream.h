@@ -17,18 +17,25 @@
 
 enum stream_kind {
     STREAM_GATHER,    /* gathers `values` from every rank to all */
-    STREAM_SCATTER,   /* reduces comm_size x values, of which each rank keeps `values` */
+    STREAM_SCATTER,   /* reduces ranks x values, of which each rank keeps `values` */
     STREAM_REDUCE,    /* sums `values` over ranks; `from` may equal `to` */
     STREAM_TO_DEVICE, /* the device copies `values` */
     STREAM_TO_HOST,
     STREAM_ROUND,  /* rounds `values` to bf16; `from` may equal `to` */
     STREAM_PACK,   /* the same in two bytes each: `to` has stream_packed(values) */
-    STREAM_UNPACK, /* expands `values` of each rank of `comm`, packed rank after rank, to floats */
+    STREAM_UNPACK, /* expands `values` of each rank of the group, packed rank after rank, to floats */
+};
+
+/* Ranks that exchange with each other, by a communicator of the host or of a device. */
+struct stream_group {
+    uint32_t ranks;
+    struct comm *comm;
+    struct device_comm *device_comm;
 };
 
 struct stream_work {
     enum stream_kind kind;
-    struct comm *comm; /* for collectives and STREAM_UNPACK; borrowed */
+    const struct stream_group *group; /* borrowed; only collectives and STREAM_UNPACK use it */
     const float *from;
     float *to;
     uint64_t values;
@@ -61,5 +68,9 @@ bool stream_is_done(struct stream *self, uint64_t ticket);
  * executed and every wait fails. */
 int stream_wait(struct stream *self, uint64_t ticket, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
 struct stream_counts stream_counts(struct stream *self); /* of finished work */
+
+/* Adds a piece of work to the counts, except for busy_ns, and to the trace. */
+void stream_count(struct stream_counts *counts, const struct stream_work *work);
+void stream_note(struct trace *trace, const struct stream_work *work, uint64_t start_ns, uint64_t end_ns);
 
 #endif

@@ -297,6 +297,7 @@ static int make_parallel(struct trainer *self, struct cb_err *err)
         .trace = &self->trace,
         .device = self->device,
         .math = self->setup.math,
+        .device_comm = self->gpu ? self->plugin.ops->comm : NULL,
         .optimizer = self->optimizer,
         .seed = self->setup.seed,
     };

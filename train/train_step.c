@@ -127,7 +127,8 @@ static void fill_sample(struct trainer *self, const struct timeline *timeline, c
     sample->values[METRIC_GRADIENT_NORM] = numbers[SUM_NORM];
     sample->values[METRIC_LEARNING_RATE] = self->learning_rate;
     sample->values[METRIC_TOKENS] = (double)tokens;
-    sample->values[METRIC_COMM_S] = (double)(counts.busy_ns - self->exchanged.busy_ns) / 1e9;
+    if (!self->gpu) /* how long a device's collectives take is not known to the host */
+        sample->values[METRIC_COMM_S] = (double)(counts.busy_ns - self->exchanged.busy_ns) / 1e9;
     sample->values[METRIC_COMM_BYTES] = (double)(counts.bytes_sent - self->exchanged.bytes_sent);
     if (self->training.cpu_offload)
         sample->values[METRIC_OFFLOAD_BYTES] = (double)(counts.copied_bytes - self->exchanged.copied_bytes);

@@ -265,6 +265,12 @@ static void run_round(struct device_math *math, void **a, const struct op_case *
     math->ops->round_bf16(math, a[0], a[1], self->rows * self->width);
 }
 
+static void run_pack(struct device_math *math, void **a, const struct op_case *self)
+{
+    math->ops->pack_bf16(math, a[0], a[1], self->rows * self->width);
+    math->ops->unpack_bf16(math, a[1], a[2], self->rows * self->width);
+}
+
 static void elements_one_by_one(void **unused)
 {
     (void)unused;
@@ -272,9 +278,9 @@ static void elements_one_by_one(void **unused)
         const char *name;
         void (*run)(struct device_math *math, void **arrays, const struct op_case *self);
         double tolerance;
-    } all[] = {{"GELU", run_gelu, 1e-6},      {"GELU's slope", run_slope, 2e-6},
-               {"multiply", run_multiply, 0}, {"add", run_add, 0},
-               {"fill", run_fill, 0},         {"round", run_round, 0}};
+    } all[] = {
+        {"GELU", run_gelu, 1e-6}, {"GELU's slope", run_slope, 2e-6}, {"multiply", run_multiply, 0}, {"add", run_add, 0},
+        {"fill", run_fill, 0},    {"round", run_round, 0},           {"pack", run_pack, 0}};
     for (size_t i = 0; i < SIZES; i++)
         for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
             uint64_t count = sizes[i].rows * sizes[i].width;

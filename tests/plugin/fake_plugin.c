@@ -112,6 +112,12 @@ static int no_wait(struct device_comm *self, uint64_t deadline_ns, struct cb_err
     return no_id(NULL, err);
 }
 
+static int no_hold(struct device_comm *self, uint64_t event, struct cb_err *err)
+{
+    (void)self, (void)event;
+    return no_id(NULL, err);
+}
+
 static void no_end(struct device_comm *self)
 {
     (void)self;
@@ -123,6 +129,7 @@ static const struct device_comm_ops silence = {
     .queue = no_queue,
     .copy = no_copy,
     .record = no_record,
+    .hold_device = no_hold,
     .poll = no_poll,
     .wait = no_wait,
     .abort = no_end,

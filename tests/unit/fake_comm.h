@@ -159,6 +159,8 @@ static inline void fake_leave(struct fake_room *room)
     pthread_mutex_unlock(&fake_rooms.lock);
 }
 
+static inline bool fake_talk_until(struct fake_device *device, uint64_t event);
+
 static inline int fake_comm_join(struct device *device, const char id[DEVICE_COMM_ID_BYTES], uint32_t rank,
                                  uint32_t size, uint64_t deadline_ns, struct device_comm **comm, struct cb_err *err)
 {
@@ -179,6 +181,7 @@ static inline int fake_comm_join(struct device *device, const char id[DEVICE_COM
         fake->talk = calloc(1, sizeof *fake->talk);
     struct device_comm *self = calloc(1, sizeof *self);
     assert(fake->talk && self);
+    fake->talk_until = fake_talk_until;
     *self = (struct device_comm){.device = fake, .room = room, .rank = rank, .size = size};
     __atomic_fetch_add(&fake_rooms.open, 1, __ATOMIC_RELAXED);
     *comm = self;
@@ -351,10 +354,9 @@ static inline int fake_comm_copy(struct device_comm *self, enum device_direction
                                  const struct device_copy *copies, size_t count, struct cb_err *err)
 {
     int rc = 0;
-    assert(direction != DEVICE_TO_HOST);
     for (size_t i = 0; i < count && !rc; i++) {
-        assert(fake_is_own(self->device, copies[i].to));
-        assert(fake_is_own(self->device, copies[i].from) == (direction == DEVICE_TO_DEVICE));
+        assert(fake_is_own(self->device, copies[i].to) == (direction != DEVICE_TO_HOST));
+        assert(fake_is_own(self->device, copies[i].from) == (direction != HOST_TO_DEVICE));
         rc = fake_say(self, (struct fake_said){.saying = FAKE_SAYS_COPY, .copy = copies[i]}, err);
     }
     return rc;
@@ -376,6 +378,8 @@ static inline bool fake_say_next(struct fake_device *device)
     struct fake_said *said = &talk->said[talk->first];
     if (talk->count == 0 || fake_random(device) % 4 == 0)
         return false;
+    if (device->math_until && !device->math_until(device, said->after))
+        return false;
     if (said->after > device->done)
         fake_catch_up(device, said->after);
     if (said->saying == FAKE_SAYS_COLLECTIVE && !fake_meet(said))
@@ -391,17 +395,30 @@ static inline bool fake_say_next(struct fake_device *device)
     return true;
 }
 
+static inline bool fake_talk_until(struct fake_device *device, uint64_t event)
+{
+    struct fake_talk *talk = fake_talk_of(device);
+    while (talk->done < event && fake_say_next(device))
+        continue;
+    return talk->done >= event;
+}
+
+static inline int fake_comm_hold(struct device_comm *self, uint64_t event, struct cb_err *err)
+{
+    if (self->aborted)
+        return cb_fail(err, CB_ERR_ABORTED, "the fake communicator was aborted");
+    self->device->hold(self->device, event);
+    return 0;
+}
+
 static inline int fake_comm_poll(struct device_comm *self, uint64_t event, bool *done, struct cb_err *err)
 {
     struct fake_device *device = self->device;
-    struct fake_talk *talk = fake_talk_of(device);
     if (self->aborted)
         return cb_fail(err, CB_ERR_ABORTED, "the fake communicator was aborted");
     if (device->fail_talk_at && event >= device->fail_talk_at)
         return cb_fail(err, CB_ERR_SYSTEM, "the fake device lost what another sent");
-    while (talk->done < event && fake_say_next(device))
-        continue;
-    *done = event <= talk->done;
+    *done = fake_talk_until(device, event);
     return 0;
 }
 
@@ -442,6 +459,7 @@ static const struct device_comm_ops fake_comm_ops = {
     .queue = fake_comm_queue,
     .copy = fake_comm_copy,
     .record = fake_comm_record,
+    .hold_device = fake_comm_hold,
     .poll = fake_comm_poll,
     .wait = fake_comm_wait,
     .abort = fake_comm_abort,

@@ -51,6 +51,11 @@ struct fake_device {
     struct fake_talk *talk;     /* fake_comm.h: what it has been given to do with others; owned */
     uint64_t fail_talk_at;      /* this event of that fails; 0: none */
     struct fake_math *math;     /* fake_math.h: what it computes with; closed by whoever opened it */
+    /* Between the two: does what is queued up to an event, as far as that does not wait for others; and lets what is
+     * queued later wait for the talk. */
+    bool (*talk_until)(struct fake_device *self, uint64_t event);
+    bool (*math_until)(struct fake_device *self, uint64_t event);
+    void (*hold)(struct fake_device *self, uint64_t event);
 };
 
 static inline uint32_t fake_random(struct fake_device *self)

@@ -5,6 +5,8 @@
 #ifndef TESTS_FAKE_MATH_H
 #define TESTS_FAKE_MATH_H
 
+#include <sched.h>
+
 #include "core/blas.h"
 #include "engine/device_math.h"
 #include "engine/rng.h"
@@ -19,6 +21,7 @@ struct fake_operation {
     void (*run)(struct fake_math *self, const void *arguments);
     uint64_t arguments[FAKE_ARGUMENT_WORDS];
     uint64_t event; /* the first one behind it */
+    uint64_t held;  /* not 0: it waits for this event of the talk with others (fake_comm.h), and does nothing else */
 };
 
 struct fake_math {
@@ -28,6 +31,7 @@ struct fake_math {
     struct fake_operation *queue; /* in order */
     size_t first, count;
     uint64_t operations; /* done, copies not counted */
+    uint64_t holds;      /* passed */
     uint64_t fail_at;    /* the operation with this number fails, and all that follow; 0: none */
     bool failed;
 };
@@ -49,15 +53,27 @@ static inline float *fake_floats(const struct fake_math *self, const float *addr
 
 /* --- the queue --- */
 
-/* All up to an event, or the first `most`. */
-static inline void fake_run_queue(struct fake_math *self, uint64_t event, size_t most)
+/* All up to an event, or the first `most`; false where one of them has to wait for others. */
+static inline bool fake_run_queue(struct fake_math *self, uint64_t event, size_t most)
 {
     for (; most > 0 && self->count > 0 && self->queue[self->first].event <= event; most--) {
         const struct fake_operation *operation = &self->queue[self->first];
-        operation->run(self, operation->arguments);
+        if (operation->held && !self->device->talk_until(self->device, operation->held))
+            return false;
+        if (operation->held)
+            self->holds++;
+        else
+            operation->run(self, operation->arguments);
         self->first = (self->first + 1) % FAKE_MOST_QUEUED;
         self->count--;
     }
+    return true;
+}
+
+/* What the talk needs before it goes on. */
+static inline bool fake_math_until(struct fake_device *device, uint64_t event)
+{
+    return fake_run_queue(device->math, event, SIZE_MAX);
 }
 
 static inline void fake_put(struct fake_math *self, void (*run)(struct fake_math *, const void *),
@@ -66,10 +82,19 @@ static inline void fake_put(struct fake_math *self, void (*run)(struct fake_math
     assert(bytes <= sizeof self->queue->arguments && self->count < FAKE_MOST_QUEUED);
     struct fake_operation *operation = &self->queue[(self->first + self->count++) % FAKE_MOST_QUEUED];
     operation->run = run;
+    operation->held = 0;
     operation->event = self->device->recorded + 1;
     memcpy(operation->arguments, arguments, bytes);
     if (fake_random(self->device) % 8 == 0) /* a real one does not wait to be looked at */
-        fake_run_queue(self, UINT64_MAX, fake_random(self->device) % 4);
+        (void)fake_run_queue(self, UINT64_MAX, fake_random(self->device) % 4);
+}
+
+static inline void fake_math_hold(struct fake_device *device, uint64_t event)
+{
+    struct fake_math *self = device->math;
+    assert(self->count < FAKE_MOST_QUEUED);
+    self->queue[(self->first + self->count++) % FAKE_MOST_QUEUED] =
+        (struct fake_operation){.event = device->recorded + 1, .held = event};
 }
 
 static inline void fake_put_operation(struct device_math *math, void (*run)(struct fake_math *, const void *),
@@ -113,28 +138,36 @@ static inline int fake_math_poll(struct device *device, uint64_t event, bool *do
     struct fake_math *self = fake_math_of(device);
     int rc = fake_poll(device, event, done, err);
     if (!rc && *done)
-        fake_run_queue(self, event, SIZE_MAX);
+        *done = fake_run_queue(self, event, SIZE_MAX);
     return rc;
 }
 
 static inline int fake_math_wait(struct device *device, uint64_t event, uint64_t deadline_ns, struct cb_err *err)
 {
-    int rc = fake_wait(device, event, deadline_ns, err);
-    if (!rc)
-        fake_run_queue(fake_math_of(device), event, SIZE_MAX);
-    return rc;
+    bool done = false;
+    ((struct fake_device *)device)->waits++;
+    while (!done) {
+        int rc = fake_math_poll(device, event, &done, err);
+        if (!rc && !done && clock_monotonic_ns() > deadline_ns)
+            rc = cb_fail(err, CB_ERR_TIMEOUT, "the fake device is late");
+        if (rc)
+            return rc;
+        if (!done)
+            sched_yield();
+    }
+    return 0;
 }
 
 static inline int fake_math_set(struct device *device, void *memory, unsigned char byte, uint64_t bytes,
                                 struct cb_err *err)
 {
-    fake_run_queue(fake_math_of(device), UINT64_MAX, SIZE_MAX);
+    (void)fake_run_queue(fake_math_of(device), UINT64_MAX, SIZE_MAX);
     return fake_set(device, memory, byte, bytes, err);
 }
 
 static inline void fake_math_release(struct device *device, enum memory_kind kind, void *memory, uint64_t bytes)
 {
-    fake_run_queue(fake_math_of(device), UINT64_MAX, SIZE_MAX);
+    (void)fake_run_queue(fake_math_of(device), UINT64_MAX, SIZE_MAX);
     fake_release(device, kind, memory, bytes);
 }
 
@@ -537,6 +570,28 @@ static inline void fake_round_bf16(struct device_math *self, const float *values
     FAKE_PUT(fake_run_round, .a = values, .x = rounded, .n = count);
 }
 
+static inline void fake_run_pack(struct fake_math *self, const void *arguments)
+{
+    const struct arguments *a = arguments;
+    kernel_pack_bf16(fake_floats(self, a->a, a->n), fake_at(self, a->x, a->n * sizeof(uint16_t)), a->n);
+}
+
+static inline void fake_pack_bf16(struct device_math *self, const float *values, uint16_t *packed, uint64_t count)
+{
+    FAKE_PUT(fake_run_pack, .a = values, .x = packed, .n = count);
+}
+
+static inline void fake_run_unpack(struct fake_math *self, const void *arguments)
+{
+    const struct arguments *a = arguments;
+    kernel_unpack_bf16(fake_at(self, a->a, a->n * sizeof(uint16_t)), fake_floats(self, a->x, a->n), a->n);
+}
+
+static inline void fake_unpack_bf16(struct device_math *self, const uint16_t *packed, float *values, uint64_t count)
+{
+    FAKE_PUT(fake_run_unpack, .a = packed, .x = values, .n = count);
+}
+
 static inline int fake_math_check(struct device_math *math, struct cb_err *err)
 {
     return ((struct fake_math *)math)->failed ? cb_fail(err, CB_ERR_SYSTEM, "the fake device cannot multiply") : 0;
@@ -545,9 +600,10 @@ static inline int fake_math_check(struct device_math *math, struct cb_err *err)
 static inline void fake_math_close(struct device_math *math)
 {
     struct fake_math *self = (struct fake_math *)math;
-    fake_run_queue(self, UINT64_MAX, SIZE_MAX);
+    (void)fake_run_queue(self, UINT64_MAX, SIZE_MAX);
     self->device->base.ops = &fake_ops;
     self->device->math = NULL;
+    self->device->math_until = NULL;
     blas_close(&self->blas);
     free(self->queue);
     free(self);
@@ -577,6 +633,8 @@ static const struct device_math_ops fake_math_ops = {
     .adamw = fake_adamw,
     .sgd = fake_sgd,
     .round_bf16 = fake_round_bf16,
+    .pack_bf16 = fake_pack_bf16,
+    .unpack_bf16 = fake_unpack_bf16,
     .check = fake_math_check,
     .close = fake_math_close,
 };
@@ -598,6 +656,8 @@ static inline int fake_math_open(struct device *device, struct device_math **mat
     self->base = (struct device_math){.ops = &fake_math_ops, .device = device};
     self->device->math = self;
     device->ops = &fake_math_device_ops;
+    self->device->math_until = fake_math_until;
+    self->device->hold = fake_math_hold;
     *math = &self->base;
     return 0;
 }

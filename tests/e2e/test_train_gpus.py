@@ -1,0 +1,61 @@
+"""Trainings with a GPU for each rank: processes over the CUDA plugin's own source, built for the processor (tests/cuda_on_cpu), whose NCCL has what ranks
+send in files. Their losses and what they exchange are those of the same ranks without devices."""
+import json
+import math
+import shutil
+import tempfile
+
+import pytest
+
+from harness import BUILD, ckptbench
+from train_harness import facts, losses, train, values
+
+TOLERANCE = 1e-5
+PLUGIN = next((BUILD / f"tests/cuda_on_cpu/{kind}/ckptbench-cuda.so" for kind in ("plain", "asan")
+               if (BUILD / f"tests/cuda_on_cpu/{kind}/ckptbench-cuda.so").exists()), None)
+pytestmark = pytest.mark.skipif(PLUGIN is None, reason="the plugin's source is not built for the processor in this build")
+TINY = ("layers=1", "train.seq_length=6", "train.steps=3", "train.backward_prefetch=BACKWARD_PRE")
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """Four devices, and a folder for what ranks send; NCCL's ids have room for a short name."""
+    folder = tempfile.mkdtemp(prefix="nccl-", dir="/tmp")
+    monkeypatch.setenv("CKPTBENCH_CUDA_PLUGIN", str(PLUGIN))
+    monkeypatch.setenv("CUDA_ON_CPU_DEVICES", "4")
+    monkeypatch.setenv("CUDA_ON_CPU_BYTES", str(96 << 20))  # too little for the large products that mfu compares with
+    monkeypatch.setenv("CUDA_ON_CPU_STAYS_OPEN", "1")
+    monkeypatch.setenv("CUDA_ON_CPU_FOLDER", folder)
+    yield
+    shutil.rmtree(folder)
+
+
+def both(place, *words):
+    """The folders of the same training without devices and with them."""
+    here, there = place / "here", place / "there"
+    for folder, device in ((here, "cpu"), (there, "cuda")):
+        folder.mkdir()
+        train(folder, f"device={device}", *TINY, *words)
+    return here, there
+
+
+def same(ours, theirs):
+    assert ours.keys() == theirs.keys()
+    for step, loss in ours.items():
+        assert math.isclose(loss, theirs[step], rel_tol=TOLERANCE), (step, loss, theirs[step])
+
+
+@pytest.mark.parametrize("words", [
+    ("ranks=2", "train.data_parallel=ddp", "train.dropout=0.1"),
+    ("ranks=2", "train.forward_prefetch=true"),
+    ("ranks=2", "dtype=bf16", "layers=2", "train.backward_prefetch=BACKWARD_POST"),
+    ("ranks=4", "sharding=hybrid(2)", "train.validate_every=2", "train.backward_prefetch=NONE"),
+], ids=["ddp", "fsdp", "bf16+post", "hybrid+none"])
+def test_ranks_with_a_gpu_each_have_the_losses_and_the_exchange_of_ranks_without(tmp_path, gpus, words):
+    here, there = both(tmp_path, "train.batch_size=2", *words)
+    same(losses(there), losses(here))
+    for metric in ("comm_bytes", "gathered_bytes"):
+        assert values(there, metric) == values(here, metric)
+    assert values(here, "comm_s") and not values(there, "comm_s")  # the host does not know it of devices
+    told, untold = facts(there), facts(here)
+    assert told["train.exchange"] == untold["train.exchange"] and "CUDA on a CPU" in told["device"]
