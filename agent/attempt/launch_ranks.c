@@ -193,7 +193,8 @@ bool launch_end_adopted(const struct attempt *attempt)
     pid_t children[64];
     size_t count = procfs_children(children, sizeof children / sizeof *children);
     for (size_t i = 0; i < count; i++) {
-        if (children[i] == attempt->launcher.pid || node_peers_started(attempt, children[i]))
+        if (children[i] == attempt->launcher.pid || children[i] == attempt->keeper.step.pid ||
+            node_peers_started(attempt, children[i]))
             continue;
         kill(children[i], SIGKILL);
         any = waitpid(children[i], NULL, WNOHANG) == 0 || any;

@@ -119,9 +119,12 @@ def test_what_nobody_has_said_is_learnt_when_a_site_is_added(apart):
     assert "sbcast= names a folder" in apart.call("site", "doctor", "far", code=4, timeout=240).stdout
 
 
-def test_runs_of_one_job_follow_each_other(apart):
-    apart.login("submit", "--wait", "--id", "two", *WORDS, f"slurm.sbcast={apart.local}", f"store={apart.folder}/shared/store", "iterations=1",
-                "repeat=2", "slurm.one_job=true", "slurm.time=10m")
+def test_runs_of_one_job_follow_each_other_on_as_many_nodes_as_each_needs(apart):
+    """The first run leaves no programs on the nodes that it has not used, either."""
+    apart.start("two", "nodes=1,2", "iterations=5", "ops=save", "slurm.one_job=true", "slurm.time=10m")
+    apart.until_it_saves("two.02")
+    assert [path for path in apart.on_nodes() if "ckptbench-programs-two.02-1" not in path] == []
+    assert [apart.until_ended(f"two.0{number}")["outcome"] for number in (1, 2)] == ["pass", "pass"]
     first, second = (json.loads((apart.there / f"runs/two.0{number}/job.json").read_text()) for number in (1, 2))
     assert first["job"] == second["job"]
     apart.until_nothing_is_left()
