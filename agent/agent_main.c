@@ -190,6 +190,7 @@ static int run_warm(const char *folder)
     int rc = pool_job_begin(&job, folder, &signals_received, &time_is_up, &err);
     if (!rc)
         rc = job.pool.mode == POOL_TOUCH ? touch_run(&job, &err) : hold_run(&job, &err);
+    pool_job_give_back(&job);
     if (rc)
         log_error("%s", err.message);
     return rc ? CB_EXIT_INFRASTRUCTURE : CB_EXIT_PASS;

@@ -108,6 +108,7 @@ static const struct json_field pool_fields[] = {
     JSON_FIELD(struct pool, FIELD_U64, boot_most_ns),
     JSON_FIELD(struct pool, FIELD_U64, intent_wall_ns),
     JSON_FIELD(struct pool, FIELD_TEXT, job),
+    JSON_FIELD_OPTIONAL(struct pool, FIELD_TEXT, sbcast), /* pools of early versions lack it */
 };
 
 int pool_write(const struct pool *self, const char *folder, struct cb_err *err)

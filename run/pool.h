@@ -20,6 +20,7 @@
 #define POOL_MOST_FAILURES 3                              /* failed boots after which a pool ends */
 #define POOL_DEADLINE_NS (10 * 60 * UINT64_C(1000000000)) /* after the expiry: Slurm then removes jobs that still run */
 #define POOL_SCRIPT "job.sbatch"
+#define POOL_ALLOCATION "job.salloc" /* instead of it, for a pool that is led from where it was started */
 #define POOL_LOG "job.log"
 
 enum pool_mode {
@@ -40,6 +41,7 @@ struct pool {
     uint64_t boot_most_ns;   /* ResumeTimeout: the cost counted for a failed boot; 0 if nodes do not boot */
     uint64_t intent_wall_ns; /* when the submission of its first job began */
     char job[64];            /* number of that job; "" until sbatch has replied */
+    char sbcast[256]; /* slurm.sbcast: its jobs are led from the machine that started it; "": they run on the nodes */
 };
 
 /* Letters, digits, '.', '_' and '-', at most POOL_NAME_BYTES - 1 of them, starting with a letter or digit. */

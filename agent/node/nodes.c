@@ -163,7 +163,8 @@ static int choose(struct nodes *nodes, uint64_t wanted, uint32_t ranks, struct c
 
 int nodes_find(const struct experiment *experiment, uint32_t ranks, struct nodes *nodes, struct cb_err *err)
 {
-    const char *hosts = experiment_text(experiment, OPT_HOSTS), *list = getenv("SLURM_JOB_NODELIST");
+    const char *hosts = experiment_text(experiment, OPT_HOSTS), *chosen = getenv(NODES_CHOSEN);
+    const char *list = chosen ? chosen : getenv("SLURM_JOB_NODELIST");
     struct nodes found = {.own = -1};
     int rc;
     if (*hosts)

@@ -18,6 +18,10 @@ struct nodes {
     bool slurm;  /* from an allocation, not from hosts= */
 };
 
+/* Variable with the nodes of the allocation that a run may use; unset: all of them. SLURM_JOB_NODELIST cannot say so,
+ * since srun and sbcast take it for the whole allocation. */
+#define NODES_CHOSEN "CKPTBENCH_NODES"
+
 /* Uses at most as many nodes as ranks; CB_ERR_USAGE if `nodes` asks for more. */
 int nodes_find(const struct experiment *experiment, uint32_t ranks, struct nodes *nodes,
                struct cb_err *err) CB_MUST_CHECK;

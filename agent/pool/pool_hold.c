@@ -1,6 +1,7 @@
 /* A hold pool's job: keeps its allocation and starts the spool's runs in it, one after the other, each as a step of its
- * own. Requires no controller. It wakes up when inotify reports a new file, and ten times a second, since inotify
- * misses files from other machines.
+ * own; with slurm.sbcast it is led from here, and each run's agent is a child process that sends its programs. Requires
+ * no controller. It wakes up when inotify reports a new file, and ten times a second, since inotify misses files from
+ * other machines.
  *
  * The end (time, budget, `stop`, a signal) is recorded before the spool is emptied, and a controller that adds a run
  * checks for the end afterwards, so no run stays in a spool that is no longer read. */
@@ -18,6 +19,7 @@
 
 #include <fcntl.h>
 
+#include "agent/node/nodes.h"
 #include "agent/pool/pool_job.h"
 #include "core/child.h"
 #include "core/clock.h"
@@ -52,11 +54,15 @@ static int start_step(struct hold *self, struct cb_err *err)
                                  "--nodelist", self->node,        "--mpi=none",     "--cpu-bind=none",
                                  "--mem=0",    "--quiet",         self->program,    "step",
                                  job->folder,  self->ticket.name, job->share.nodes, NULL};
+    const char *const led_words[] = {self->program, "step", job->folder, self->ticket.name, job->share.nodes, NULL};
     char log[PATH_MAX];
     int log_fd = path_format(log, sizeof log, NULL, "%s/job.log", self->ticket.run_folder)
                      ? -1
                      : open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    const struct child_options options = {.argv = words, .stdin_fd = -1, .stdout_fd = log_fd, .stderr_fd = log_fd};
+    const struct child_options options = {.argv = pool_job_is_led_here(job) ? led_words : words,
+                                          .stdin_fd = -1,
+                                          .stdout_fd = log_fd,
+                                          .stderr_fd = log_fd};
     int rc = child_start(&self->step, &options, err);
     if (log_fd >= 0)
         close(log_fd);
@@ -141,6 +147,8 @@ static const char *why_end(const struct hold *self, uint64_t now_wall_ns)
 {
     if (pool_is_stopping(self->job->folder))
         return "stopped on request";
+    if (pool_job_is_orphaned(self->job))
+        return "salloc, which held its nodes, has died";
     if (*self->job->signals)
         return "Slurm ended its job";
     if (*self->job->time_is_up && now_wall_ns < self->end_wall_ns)
@@ -268,26 +276,43 @@ static void forget_step(const char *job_nodes)
     setenv("SLURM_JOB_NODELIST", job_nodes, 1);
 }
 
+/* A run that does not ask for a number of nodes gets one, as in a job of its own, not all nodes of the pool. */
+static int choose_nodes(const struct experiment *experiment, const char *job_nodes, struct cb_err *err)
+{
+    const char *node = getenv("SLURMD_NODENAME");
+    bool one = experiment_u64(experiment, OPT_NODES) <= 1;
+    struct nodes first;
+    if (getenv("SLURM_STEP_ID")) {
+        forget_step(one && node ? node : job_nodes);
+        return 0;
+    }
+    int rc = one ? nodes_find(experiment, 1, &first, err) : 0;
+    if (rc || !one)
+        return rc;
+    if (first.slurm)
+        setenv(NODES_CHOSEN, first.name[0], 1);
+    nodes_release(&first);
+    return 0;
+}
+
 int hold_enter_step(const char *pool_folder, const char *name, const char *job_nodes, char run_folder[4096],
                     struct cb_err *err)
 {
     struct ticket ticket;
-    const char *step = getenv("SLURM_STEP_ID"), *node = getenv("SLURMD_NODENAME");
+    const char *step = getenv("SLURM_STEP_ID");
     struct experiment *experiment = NULL;
     int rc = spool_read_claimed(pool_folder, name, &ticket, err);
     if (rc == 0)
         rc = run_folder_read_experiment(ticket.run_folder, &experiment, err);
     if (rc)
         return rc;
-    /* A run that does not ask for a number of nodes gets one, as in a job of its own, not all nodes of the pool. */
-    bool one = experiment_u64(experiment, OPT_NODES) <= 1;
-    experiment_free(experiment);
     snprintf(ticket.step, sizeof ticket.step, "%s", step ? step : "");
     ticket.pid = (uint64_t)getpid();
     rc = spool_update(pool_folder, &ticket, err);
-    if (rc)
-        return rc;
-    forget_step(one && node ? node : job_nodes);
-    snprintf(run_folder, SPOOL_PATH_BYTES, "%s", ticket.run_folder);
-    return 0;
+    if (rc == 0)
+        rc = choose_nodes(experiment, job_nodes, err);
+    experiment_free(experiment);
+    if (rc == 0)
+        snprintf(run_folder, SPOOL_PATH_BYTES, "%s", ticket.run_folder);
+    return rc;
 }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/child.h"
 #include "core/clock.h"
@@ -70,7 +71,7 @@ int pool_job_begin(struct pool_job *self, const char *folder, const volatile sig
 {
     uint64_t boot_s = 0, now_ns = clock_wall_ns();
     const char *job = getenv("SLURM_JOB_ID"), *nodes = getenv("SLURM_JOB_NODELIST");
-    *self = (struct pool_job){.folder = folder, .signals = signals, .time_is_up = time_is_up};
+    *self = (struct pool_job){.folder = folder, .signals = signals, .time_is_up = time_is_up, .parent = getppid()};
     if (!job || !nodes || strlen(job) >= sizeof self->share.job)
         return cb_fail(err, CB_ERR_USAGE, "`warm` is what the jobs of a pool run: this is no job of Slurm");
     int rc = pool_read(folder, &self->pool, err);
@@ -86,6 +87,28 @@ int pool_job_begin(struct pool_job *self, const char *folder, const volatile sig
     share->allocated_wall_ns = now_ns - boot_s * NS_PER_S;
     share->began_wall_ns = now_ns;
     return pool_job_tell(self, false, err);
+}
+
+bool pool_job_is_led_here(const struct pool_job *self)
+{
+    return *self->pool.sbcast != '\0';
+}
+
+bool pool_job_is_orphaned(const struct pool_job *self)
+{
+    return pool_job_is_led_here(self) && getppid() != self->parent;
+}
+
+void pool_job_give_back(const struct pool_job *self)
+{
+    const struct child_options options = {.argv = (const char *const[]){"scancel", "-Q", self->share.job, NULL},
+                                          .stdin_fd = -1};
+    struct buf said;
+    if (!pool_job_is_orphaned(self))
+        return;
+    buf_init(&said, TEXT_MAX_BYTES);
+    (void)!child_capture(&options, ANSWER_NS, &said, NULL); /* otherwise its time limit ends the job */
+    buf_release(&said);
 }
 
 int pool_job_tell(struct pool_job *self, bool ended, struct cb_err *err)

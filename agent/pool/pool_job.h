@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "core/buf.h"
 #include "core/err.h"
@@ -16,6 +17,7 @@ struct pool_job {
     struct pool pool;
     struct pool_share share;
     const volatile sig_atomic_t *signals, *time_is_up;
+    pid_t parent; /* salloc, if the pool is led from here */
 };
 
 /* Reads the pool, asks Slurm for nodes and boot time, and writes the job's share. */
@@ -23,6 +25,13 @@ int pool_job_begin(struct pool_job *self, const char *folder, const volatile sig
                    const volatile sig_atomic_t *time_is_up, struct cb_err *err) CB_MUST_CHECK;
 /* Rewrites the share with the current time. */
 int pool_job_tell(struct pool_job *self, bool ended, struct cb_err *err) CB_MUST_CHECK;
+
+/* Whether the pool is led from here (slurm.sbcast), and not by jobs on its nodes. */
+bool pool_job_is_led_here(const struct pool_job *self);
+/* Whether salloc has died, which would release the nodes. */
+bool pool_job_is_orphaned(const struct pool_job *self);
+/* Releases the nodes if nobody else will; called at the end. */
+void pool_job_give_back(const struct pool_job *self);
 
 /* Appends a line with time and job to the pool's log. */
 void pool_job_log(const struct pool_job *self, const char *format, ...) CB_PRINTF(2, 3);
@@ -34,8 +43,8 @@ int touch_run(struct pool_job *self, struct cb_err *err) CB_MUST_CHECK;
 /* hold: starts the spool's runs until the pool ends. */
 int hold_run(struct pool_job *self, struct cb_err *err) CB_MUST_CHECK;
 
-/* In a step that hold started: records itself in the ticket, removes the step's (not the job's) variables from the
- * environment, and returns the run's folder. */
+/* In a process that hold started for a run, a step of its own unless the pool is led from here: records itself in the
+ * ticket, leaves the variables of the run's nodes in the environment, and returns the run's folder. */
 int hold_enter_step(const char *pool_folder, const char *ticket, const char *job_nodes, char run_folder[4096],
                     struct cb_err *err) CB_MUST_CHECK;
 

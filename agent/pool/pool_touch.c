@@ -2,12 +2,16 @@
  *
  * The first job has all nodes and starts a chain for each of them, so that a node that is busy with a run (and needs no
  * touch) does not delay the others. Each job checks expiry and budget before it submits the next, so the chains end by
- * themselves. */
+ * themselves. With slurm.sbcast all of this runs on the machine that started the pool, under the salloc of each job. */
+#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "agent/pool/pool_job.h"
 #include "core/child.h"
@@ -18,6 +22,8 @@
 #define TRIES 3
 #define AGAIN_NS (3 * NS_PER_S)
 #define NODE_BYTES 256
+#define LOOK_NS (50 * NS_PER_MS)
+#define SAID_BYTES 4096
 
 static int ask(const char *const *argv, struct buf *answer, struct cb_err *err)
 {
@@ -39,6 +45,32 @@ static bool is_queued(const struct pool_job *self, const char *node, struct buf 
     return false;
 }
 
+/* Starts salloc, which outlives us: it waits for its turn and then runs the next job of the chain here. Its request has
+ * been accepted once it names its allocation. */
+static int start_salloc(const char *const *argv, struct cb_err *err)
+{
+    char said[SAID_BYTES] = "", line[256];
+    struct child salloc = {0};
+    uint64_t deadline_ns = clock_monotonic_ns() + COMMAND_NS;
+    int fd = memfd_create("salloc", MFD_CLOEXEC);
+    const struct child_options options = {
+        .argv = argv, .stdin_fd = -1, .stdout_fd = fd, .stderr_fd = fd, .death_signal = SIGCONT};
+    int rc = fd < 0 ? cb_fail_errno(err, errno, "keeping what salloc says") : child_start(&salloc, &options, err);
+    while (rc == 0 && !strstr(said, "job allocation ")) {
+        bool ended = child_wait(&salloc, clock_monotonic_ns() + LOOK_NS, NULL) == 0;
+        ssize_t len = pread(fd, said, sizeof said - 1, 0);
+        said[len > 0 ? len : 0] = '\0';
+        if (strstr(said, "job allocation ") || (!ended && clock_monotonic_ns() < deadline_ns))
+            continue;
+        text_last_line(said, " \t\r", line, sizeof line);
+        child_end(&salloc, NS_PER_S);
+        rc = cb_fail(err, CB_ERR_SYSTEM, "salloc: %s", *line ? line : "no reply");
+    }
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
 static int submit_next(const struct pool_job *self, const char *node, struct cb_err *err)
 {
     char begin[64], deadline[64], list[NODE_BYTES + 16], script[PATH_MAX];
@@ -48,8 +80,10 @@ static int submit_next(const struct pool_job *self, const char *node, struct cb_
     snprintf(begin, sizeof begin, "--begin=now+%" PRIu64, self->pool.period_ns / NS_PER_S);
     snprintf(deadline, sizeof deadline, "--deadline=now+%" PRIu64, (left_ns + POOL_DEADLINE_NS) / NS_PER_S);
     snprintf(list, sizeof list, "--nodelist=%s", node);
-    snprintf(script, sizeof script, "%s/" POOL_SCRIPT, self->folder);
+    bool led_here = pool_job_is_led_here(self);
+    snprintf(script, sizeof script, "%s/%s", self->folder, led_here ? POOL_ALLOCATION : POOL_SCRIPT);
     const char *const argv[] = {"sbatch", "--parsable", begin, deadline, "--nodes=1", list, script, NULL};
+    const char *const led_argv[] = {"sh", script, begin, deadline, "--nodes=1", list, NULL};
     int rc = CB_ERR_SYSTEM;
     buf_init(&answer, TEXT_MAX_BYTES);
     for (int i = 0; rc && i < TRIES && !pool_is_stopping(self->folder); i++) {
@@ -58,7 +92,7 @@ static int submit_next(const struct pool_job *self, const char *node, struct cb_
         if (i > 0 && is_queued(self, node, &answer))
             rc = 0;
         else
-            rc = ask(argv, &answer, err);
+            rc = led_here ? start_salloc(led_argv, err) : ask(argv, &answer, err);
     }
     buf_release(&answer);
     return rc;

@@ -55,6 +55,11 @@ int pool_check_run(const struct pool_entry *pool, const struct experiment *exper
     if (nodes > pool->pool.nodes)
         return cb_fail(err, CB_ERR_USAGE, "nodes=%" PRIu64 ", and pool %s has %" PRIu64, nodes, pool->pool.name,
                        pool->pool.nodes);
+    const char *folder = experiment_text(experiment, OPT_SLURM_SBCAST), *own = pool->pool.sbcast;
+    if (pool->pool.mode == POOL_HOLD && strcmp(folder, own) != 0)
+        return cb_fail(err, CB_ERR_USAGE,
+                       "pool %s was started with slurm.sbcast=%s, and its runs need the same, not slurm.sbcast=%s",
+                       pool->pool.name, *own ? own : "\"\"", *folder ? folder : "\"\"");
     if (pool->pool.mode == POOL_HOLD && !workload_kind_of(experiment)->has_ranks)
         return cb_fail(err, CB_ERR_USAGE, "a hold pool waits by itself: workload=wait has nothing to do in it");
     return 0;

@@ -18,7 +18,7 @@
  * contain its state. */
 int pool_choose(struct slurm_client *client, const char *name, struct pool_entry *chosen,
                 struct cb_err *err) CB_MUST_CHECK;
-/* Fails if the pool has too few nodes for the experiment. */
+/* Fails if the pool has too few nodes for the experiment, or sends no programs as the experiment asks for. */
 int pool_check_run(const struct pool_entry *pool, const struct experiment *experiment,
                    struct cb_err *err) CB_MUST_CHECK;
 

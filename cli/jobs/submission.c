@@ -47,6 +47,14 @@ const char *submission_script_name(const struct experiment *experiment)
     return submission_leads_here(experiment) ? JOB_ALLOCATION : JOB_SCRIPT;
 }
 
+int submission_check_folder(const struct experiment *experiment, struct cb_err *err)
+{
+    const char *folder = experiment_text(experiment, OPT_SLURM_SBCAST);
+    if (*folder && (*folder != '/' || strchr(folder, ' ')))
+        return cb_fail(err, CB_ERR_USAGE, "slurm.sbcast=%.200s is no absolute path without blanks", folder);
+    return 0;
+}
+
 int submission_check_led_here(const struct run_plan *run_plan, struct cb_err *err)
 {
     const char *first = experiment_text(run_plan->members[0].experiment, OPT_SLURM_SBCAST);
@@ -55,8 +63,9 @@ int submission_check_led_here(const struct run_plan *run_plan, struct cb_err *er
         const char *folder = experiment_text(experiment, OPT_SLURM_SBCAST);
         if (strcmp(folder, first) != 0)
             return cb_fail(err, CB_ERR_USAGE, "slurm.sbcast says what a cluster is like: it cannot be swept");
-        if (*folder && (*folder != '/' || strchr(folder, ' ')))
-            return cb_fail(err, CB_ERR_USAGE, "slurm.sbcast=%.200s is no absolute path without blanks", folder);
+        int rc = submission_check_folder(experiment, err);
+        if (rc)
+            return rc;
         if (*folder && experiment_bool(experiment, OPT_SLURM_REQUEUE))
             return cb_fail(err, CB_ERR_USAGE,
                            "slurm.requeue=true: with slurm.sbcast the run is led from the login node, and Slurm runs "

@@ -30,6 +30,9 @@ void submission_release(struct submission *self);
 /* Whether this machine leads the run, with an agent under salloc that sends its programs to the nodes by sbcast. */
 bool submission_leads_here(const struct experiment *experiment);
 
+/* Whether slurm.sbcast is empty or a folder that can be used. */
+int submission_check_folder(const struct experiment *experiment, struct cb_err *err) CB_MUST_CHECK;
+
 /* The file name of its script in the run folder. */
 const char *submission_script_name(const struct experiment *experiment);
 

@@ -288,10 +288,6 @@ static int check_led_here(struct session *self, struct cb_err *err)
         return cb_fail(err, CB_ERR_USAGE,
                        "--array: with slurm.sbcast each run is an allocation that the login node leads, and salloc has "
                        "no arrays; slurm.one_job=true makes one allocation of all");
-    if (cli_has_flag(self->cli, "warm"))
-        return cb_fail(err, CB_ERR_USAGE,
-                       "--warm: with slurm.sbcast the nodes have no programs that could keep a pool; "
-                       "slurm.one_job=true has several runs in one allocation, whose nodes boot once");
     return 0;
 }
 

@@ -7,6 +7,7 @@
 #include "cli/cli.h"
 #include "cli/jobs/pool_list.h"
 #include "cli/jobs/run_here.h"
+#include "cli/jobs/submission.h"
 #include "cli/sites/site_verb.h"
 #include "core/clock.h"
 #include "core/log.h"
@@ -83,10 +84,12 @@ static int read_request(const struct cli *cli, struct pool_request *self, struct
     pool->nodes = experiment_u64(self->experiment, OPT_NODES);
     if (pool->nodes == 0 || self->for_ns == 0)
         return cb_fail(err, CB_ERR_USAGE, "how many nodes, and for how long? warm start %s nodes=2 for=2h", pool->name);
-    if (*experiment_text(self->experiment, OPT_SLURM_SBCAST))
-        return cb_fail(err, CB_ERR_USAGE,
-                       "slurm.sbcast: the jobs of a pool run by themselves on the nodes, which have no programs there; "
-                       "slurm.one_job=true of `submit` has several runs in one allocation, whose nodes boot once");
+    rc = submission_check_folder(self->experiment, err);
+    if (rc)
+        return rc;
+    int len = snprintf(pool->sbcast, sizeof pool->sbcast, "%s", experiment_text(self->experiment, OPT_SLURM_SBCAST));
+    if (len >= (int)sizeof pool->sbcast)
+        return cb_fail(err, CB_ERR_USAGE, "slurm.sbcast: a path of at most %zu characters", sizeof pool->sbcast - 1);
     if (self->for_ns > LONGEST_NS)
         return cb_fail(err, CB_ERR_USAGE, "for: at most 30d; a pool costs what its nodes cost");
     double all_hours = (double)pool->nodes * (double)self->for_ns / (double)HOUR_NS;
@@ -121,7 +124,9 @@ static int read_power(struct slurm_client *client, struct pool_request *self, st
     return 0;
 }
 
-static int write_script(const struct pool_request *self, const char *folder, struct buf *script, struct cb_err *err)
+/* With `allocation` for salloc, else for sbatch. */
+static int write_script(const struct pool_request *self, const char *folder, bool allocation, struct buf *script,
+                        struct cb_err *err)
 {
     char log[PATH_MAX], agent[PATH_MAX];
     const struct pool *pool = &self->pool;
@@ -136,10 +141,12 @@ static int write_script(const struct pool_request *self, const char *folder, str
                                 .log = log,
                                 .experiment = self->experiment,
                                 .time_limit_ns = limit_ns,
-                                .deadline_s = last_ns / NS_PER_S};
+                                .deadline_s = last_ns / NS_PER_S,
+                                .allocation = allocation};
     int rc = agent_program_find(agent, err);
     if (rc == 0)
         rc = path_format(log, sizeof log, err, "%s/" POOL_LOG, folder);
+    buf_clear(script);
     return rc ? rc : pool_script_write(&parts, script, err);
 }
 
@@ -171,12 +178,16 @@ static int look_for(struct slurm_client *client, const char *name, char id[64], 
     }
 }
 
-static int send_first(struct slurm_client *client, struct pool_request *self, const char *folder,
+static int send_first(struct slurm_client *client, struct pool_request *self, const char *folder, const char *path,
                       const struct buf *script, struct cb_err *err)
 {
-    char cluster[64];
+    char cluster[64], log[PATH_MAX];
     enum submit_answer answer = SUBMIT_REFUSED;
-    int rc = slurm_submit(client, script->data, false, self->pool.job, cluster, &answer, err);
+    int rc = path_format(log, sizeof log, err, "%s/" POOL_LOG, folder);
+    if (rc == 0 && *self->pool.sbcast)
+        rc = slurm_allocate(client, path, log, self->pool.id, self->pool.job, &answer, err);
+    else if (rc == 0)
+        rc = slurm_submit(client, script->data, false, self->pool.job, cluster, &answer, err);
     if (rc && answer == SUBMIT_UNCERTAIN)
         rc = look_for(client, self->pool.id, self->pool.job, err);
     if (rc && answer == SUBMIT_REFUSED)
@@ -205,19 +216,22 @@ static int start_pool(struct cli *cli, struct slurm_client *client, struct pool_
     if (rc == 0)
         rc = pool_folder(self->pool.id, &folder, err);
     if (rc == 0)
-        rc = write_script(self, folder.data, &script, err);
+        rc = write_script(self, folder.data, false, &script, err);
     if (rc == 0 && (rc = slurm_submit(client, script.data, true, id, cluster, &answer, err)) != 0)
         cb_context(err, "Slurm would not take the jobs of pool %s (nodes=%" PRIu64 ")", self->pool.name,
                    self->pool.nodes);
+    bool led_here = *self->pool.sbcast != '\0';
+    if (rc == 0 && led_here) /* what sbatch has checked is run by salloc */
+        rc = write_script(self, folder.data, true, &script, err);
     self->pool.intent_wall_ns = clock_wall_ns();
     if (rc == 0)
         rc = pool_create(&self->pool, folder.data, err);
     if (rc == 0)
-        rc = path_format(path, sizeof path, err, "%s/" POOL_SCRIPT, folder.data);
+        rc = path_format(path, sizeof path, err, "%s/%s", folder.data, led_here ? POOL_ALLOCATION : POOL_SCRIPT);
     if (rc == 0)
         rc = buf_write_file(&script, path, 0666, err);
     if (rc == 0)
-        rc = send_first(client, self, folder.data, &script, err);
+        rc = send_first(client, self, folder.data, path, &script, err);
     if (rc == 0 && !cli->json) {
         char until[21];
         clock_format_utc(self->pool.expires_wall_ns, until);

@@ -219,6 +219,12 @@ static void add_words(const char *lines, struct buf *out)
     }
 }
 
+static void add_salloc(const char *lines, struct buf *out)
+{
+    buf_append_text(out, "exec salloc --kill-command=TERM --wait-all-nodes=1");
+    add_words(lines, out);
+}
+
 int job_script_write_allocation(const struct job_script *self, struct buf *out, struct cb_err *err)
 {
     struct buf lines;
@@ -229,8 +235,7 @@ int job_script_write_allocation(const struct job_script *self, struct buf *out, 
     if (rc == 0) {
         buf_append_text(out, "#!/bin/sh\n");
         buf_printf(out, MADE_BY, version_text());
-        buf_append_text(out, "exec salloc --kill-command=TERM --wait-all-nodes=1");
-        add_words(lines.data, out);
+        add_salloc(lines.data, out);
         rc = add_command(self, " \\\n    ", out, err);
     }
     buf_release(&lines);
@@ -239,32 +244,47 @@ int job_script_write_allocation(const struct job_script *self, struct buf *out, 
 
 /* A touch uses one core per node for a moment and shares the node; a hold job has its nodes exclusively for the
  * runs. */
-int pool_script_write(const struct pool_script *self, struct buf *out, struct cb_err *err)
+static int add_pool_request(const struct pool_script *self, const struct job_script *parts, struct buf *out,
+                            struct cb_err *err)
 {
     const struct pool *pool = self->pool;
-    const struct job_script parts = {
-        .log = self->log, .experiment = self->experiment, .time_limit_ns = self->time_limit_ns};
-    buf_printf(out, "#!/bin/sh\n#SBATCH --job-name=%s\n#SBATCH --comment=ckptbench-warm/%s\n", pool->id, pool->id);
+    buf_printf(out, "#SBATCH --job-name=%s\n#SBATCH --comment=ckptbench-warm/%s\n", pool->id, pool->id);
     if (pool->mode == POOL_HOLD)
-        add_size(&parts, out);
+        add_size(parts, out);
     else
         buf_printf(out, "#SBATCH --nodes=%" PRIu64 "\n#SBATCH --ntasks-per-node=1\n", pool->nodes);
-    add_time(&parts, out);
+    add_time(parts, out);
     buf_printf(out, "#SBATCH --deadline=now+%" PRIu64 "\n#SBATCH --requeue\n", self->deadline_s);
-    int rc = add_keys(self->experiment, out, err);
-    if (rc)
-        return rc;
-    buf_append_text(out, "#SBATCH --open-mode=append\n");
-    rc = add_log(&parts, out, err);
-    if (rc)
-        return rc;
-    buf_printf(out,
-               "# Made by ckptbench %s: a job of warm pool %s. Its end and its budget are in pool.json beside it.\n",
-               version_text(), pool->name);
-    buf_append_text(out, "exec ");
-    buf_append_quoted(out, self->agent);
-    buf_append_text(out, " warm ");
-    buf_append_quoted(out, self->folder);
-    buf_append_char(out, '\n');
-    return buf_check(out, "the job script", err);
+    return add_keys(self->experiment, out, err);
+}
+
+int pool_script_write(const struct pool_script *self, struct buf *out, struct cb_err *err)
+{
+    const struct job_script parts = {
+        .log = self->log, .experiment = self->experiment, .time_limit_ns = self->time_limit_ns};
+    struct buf lines;
+    buf_init(&lines, out->max);
+    int rc = add_pool_request(self, &parts, &lines, err);
+    if (rc == 0 && !self->allocation) {
+        buf_append_text(&lines, "#SBATCH --open-mode=append\n");
+        rc = add_log(&parts, &lines, err);
+    }
+    if (rc == 0)
+        rc = buf_check(&lines, "the job script", err);
+    if (rc == 0) {
+        buf_printf(out, "#!/bin/sh\n%s", self->allocation ? "" : lines.data);
+        buf_printf(
+            out, "# Made by ckptbench %s: a job of warm pool %s. Its end and its budget are in pool.json beside it.\n",
+            version_text(), self->pool->name);
+        if (self->allocation)
+            add_salloc(lines.data, out);
+        buf_append_text(out, self->allocation ? " \\\n    \"$@\" " : "exec ");
+        buf_append_quoted(out, self->agent);
+        buf_append_text(out, " warm ");
+        buf_append_quoted(out, self->folder);
+        buf_append_char(out, '\n');
+        rc = buf_check(out, "the job script", err);
+    }
+    buf_release(&lines);
+    return rc;
 }

@@ -3,6 +3,7 @@
 #ifndef JOBS_SLURM_JOB_SCRIPT_H
 #define JOBS_SLURM_JOB_SCRIPT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -35,7 +36,9 @@ int job_script_write(const struct job_script *self, struct buf *out, struct cb_e
  * Not for arrays; ignores `log`. */
 int job_script_write_allocation(const struct job_script *self, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 
-/* The script of a pool's jobs. A touch pool submits it repeatedly, with a later begin and for one node. */
+/* The script of a pool's jobs. A touch pool submits it repeatedly, with a later begin and for one node. With
+ * `allocation` it becomes salloc, which runs the agent on the submitting machine and accepts further options as
+ * arguments of the script. */
 struct pool_script {
     const struct pool *pool;
     const char *agent, *folder;          /* absolute */
@@ -43,6 +46,7 @@ struct pool_script {
     const struct experiment *experiment; /* nodes, slurm.* */
     uint64_t time_limit_ns;              /* of one job */
     uint64_t deadline_s;                 /* from now: Slurm removes a job that cannot end by then */
+    bool allocation;
 };
 int pool_script_write(const struct pool_script *self, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 

@@ -48,6 +48,22 @@ class Apart(Laptop):
         (line,) = json.loads(self.login("status", run, "--json"))
         return line
 
+    def pool(self, name):
+        """The pool's line, if it is listed."""
+        return next((line for line in json.loads(self.login("warm", "list", "--json")) if line["pool"] == name), None)
+
+    def start_pool(self, name, *words):
+        self.login("warm", "start", name, f"slurm.sbcast={self.local}", *words)
+        return self.pool(name)
+
+    def submit_to(self, name, run, *words):
+        self.login("submit", "--id", run, "model=gpt2-tiny", "baseline=false", "warmup=0", f"slurm.sbcast={self.local}", "--warm", name, *words)
+
+    def slow_run_in(self, name, run):
+        """Saves until somebody ends it."""
+        self.submit_to(name, run, *WORDS, *SLOW, f"store=fault:delay=200ms:{self.folder}/shared/{run}")
+        self.until_it_saves(run)
+
     def until(self, condition, seconds=120):
         deadline = time.monotonic() + seconds
         while not (found := condition()):
@@ -66,12 +82,12 @@ class Apart(Laptop):
         return sorted(str(path.relative_to(self.service / "locals")) for path in (self.service / "locals").glob("*/*"))
 
     def process(self, *words):
-        """The process of this cluster whose command line begins so, the last word being the end of one of its words."""
+        """The process of this cluster whose command line begins so, the other words being the ends of some of its words."""
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 given = (entry / "cmdline").read_text().split("\0")
                 ours = any(str(folder) in word for word in given for folder in (self.folder, self.service))
-                if ours and given[0].endswith(words[0]) and any(word.endswith(words[1]) for word in given):
+                if ours and given[0].endswith(words[0]) and all(any(word.endswith(end) for word in given) for end in words[1:]):
                     return int(entry.name)
         return None
 
@@ -89,6 +105,15 @@ class Apart(Laptop):
         while left := self.left():
             assert time.monotonic() < deadline, left
             time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """One cluster for the tests of pools, which come one after the other and each leave it as it was."""
+    folder, service = tmp_path_factory.mktemp("pools"), tmp_path_factory.mktemp("slurm")
+    apart = Apart(folder, service)
+    with own_service(service, slurmd_timeout=6, hidden=[folder / "login"]):
+        yield apart
 
 
 @pytest.fixture
@@ -225,8 +250,130 @@ def test_what_was_rendered_is_started_by_hand(apart):
 def test_what_an_allocation_cannot_have_is_refused(apart):
     given = (*WORDS, f"slurm.sbcast={apart.local}", f"store={apart.folder}/shared/store")
     apart.login("submit", "--id", "one", *given, "--wait", "iterations=1")
-    for words in (("--array",), ("--warm", "pool"), ("slurm.requeue=true",), ("slurm.sbcast=tmp",), ("slurm.sbcast=/tmp,/var/tmp",)):
+    for words in (("--array",), ("slurm.requeue=true",), ("slurm.sbcast=tmp",), ("slurm.sbcast=/tmp,/var/tmp",)):
         assert apart.login("submit", *given, *words, code=2) == ""
     apart.login("render", *given, "slurm.requeue=true", code=2)
-    apart.login("warm", "start", "pool", "nodes=1", "for=1m", f"slurm.sbcast={apart.local}", code=2)
+    apart.login("warm", "start", "pool", "nodes=1", "for=1m", "slurm.sbcast=tmp", code=2)
     assert len(list((apart.there / "runs").iterdir())) == 1
+
+
+# ---- pools: their jobs are led from the login node, too ----
+
+IN_TURN = pytest.mark.xdist_group("apart_pools")
+QUICK = ("iterations=1", "ops=save")
+
+
+@IN_TURN
+def test_a_held_pool_sends_programs_for_each_of_its_runs(shared):
+    pool = shared.start_pool("night", "mode=hold", "nodes=3", "for=10m")
+    store = f"store={shared.folder}/shared/night"
+    shared.submit_to("night", "whole", *QUICK, "nodes=3", "ranks_per_node=1", store)
+    shared.submit_to("night", "alone", *QUICK, "ranks=2", store)
+    shared.submit_to("night", "part", *QUICK, "nodes=2", "ranks_per_node=1", store)
+    lines = [shared.until_ended(run) for run in ("whole", "alone", "part")]
+    assert [line["outcome"] for line in lines] == ["pass"] * 3, lines
+    assert [line["job"] for line in lines] == [pool["job"]] * 3
+    nodes = [len(json.loads((shared.there / f"runs/{run}/attempts/1/rendezvous.json").read_text())["nodes"]) for run in ("whole", "alone", "part")]
+    assert nodes == [3, 1, 2]
+    assert shared.on_nodes() == []
+    assert shared.pool("night")["state"] == "up" and shared.pool("night")["runs"] == 3
+    shared.login("warm", "stop", "night")
+    assert shared.pool("night")["state"] == "ended"
+    shared.until_nothing_is_left()
+
+
+@IN_TURN
+def test_a_run_that_is_cancelled_leaves_its_pool_to_the_next(shared):
+    shared.start_pool("calm", "mode=hold", "nodes=3", "for=10m")
+    shared.slow_run_in("calm", "unwanted")
+    shared.submit_to("calm", "withdrawn", *QUICK, f"store={shared.folder}/shared/calm", "ranks=1")
+    shared.submit_to("calm", "next", *QUICK, f"store={shared.folder}/shared/calm", "ranks=1")
+    shared.login("cancel", "unwanted", "withdrawn")
+    assert [shared.until_ended(run)["outcome"] for run in ("unwanted", "withdrawn", "next")] == ["cancelled", "cancelled", "pass"]
+    assert shared.on_nodes() == []
+    shared.login("warm", "stop", "calm")
+    shared.until_nothing_is_left()
+
+
+@IN_TURN
+@pytest.mark.parametrize("victim", ["salloc", "ckptbench-agent"])
+def test_a_held_pool_whose_leader_is_killed_ends_with_its_runs(shared, victim):
+    name = f"dead-{victim[:4]}"
+    pool = shared.start_pool(name, "mode=hold", "nodes=3", "for=10m")
+    shared.slow_run_in(name, f"{name}-run")
+    shared.submit_to(name, f"{name}-waits", *QUICK, f"store={shared.folder}/shared/{name}", "ranks=1")
+    os.kill(shared.process(victim, "warm", f"/pools/{pool['id']}"), signal.SIGKILL)
+    assert shared.until_ended(f"{name}-run")["outcome"] in ("cancelled", "infrastructure", "lost")
+    line = shared.until_ended(f"{name}-waits")
+    assert line["outcome"] == "cancelled" and "ended before this run was started" in line["note"], line
+    shared.until(lambda: shared.pool(name)["state"] == "ended")
+    shared.until_nothing_is_left()
+
+
+@IN_TURN
+def test_a_held_pool_ends_with_its_budget_whoever_looks(shared):
+    pool = shared.start_pool("short", "mode=hold", "nodes=3", "for=10m", f"budget={3 * 20 / 3600}")
+    shared.submit_to("short", "cut", *WORDS, *SLOW, f"store=fault:delay=200ms:{shared.folder}/shared/short")
+    shared.submit_to("short", "late", *QUICK, f"store={shared.folder}/shared/short", "ranks=1")
+    shared.until(lambda: pool["job"] not in shared.queue().split())  # nobody has asked ckptbench for anything since
+    assert shared.on_nodes() == []
+    line = shared.pool("short")
+    assert line["state"] == "ended" and "budget" in line["note"] and line["node_hours"] <= 2 * line["budget_node_hours"]
+    assert shared.until_ended("cut")["outcome"] == "timeout"
+    assert shared.until_ended("late")["outcome"] == "cancelled"
+    shared.until_nothing_is_left()
+
+
+@IN_TURN
+def test_runs_of_a_pool_need_the_folder_that_it_was_started_with(shared):
+    shared.login("warm", "start", "plain", "mode=hold", "nodes=1", "for=10m", "slurm.extra=--hold")
+    shared.login("submit", "--warm", "plain", *WORDS[:3], "nodes=1", f"store={shared.folder}/shared/x", f"slurm.sbcast={shared.local}", code=2)
+    shared.login("warm", "stop", "plain")
+    shared.start_pool("sent", "mode=hold", "nodes=1", "for=10m", "slurm.extra=--hold")
+    shared.login("submit", "--warm", "sent", *WORDS[:3], "nodes=1", f"store={shared.folder}/shared/x", code=2)
+    shared.login("warm", "stop", "sent")
+    shared.until_nothing_is_left()
+
+
+@IN_TURN
+def test_nodes_are_touched_from_the_login_node_until_time_is_over(shared):
+    """The partition's SuspendTime is 4 s."""
+    pool = shared.start_pool("t", "nodes=2", "for=40s", "slurm.partition=sleepy")
+    shared.until(lambda: shared.pool("t")["jobs"] >= 4)
+    shared.submit_to("t", "touched", *QUICK, "nodes=2", "ranks_per_node=1", f"store={shared.folder}/shared/t", "slurm.partition=sleepy")
+    assert "'--nodelist=n" in (shared.there / "runs/touched/job.salloc").read_text()
+    assert shared.until_ended("touched")["outcome"] == "pass"
+    shared.until(lambda: not shared.queue())  # nobody has asked ckptbench for anything since
+    line = shared.pool("t")
+    assert line["state"] == "ended" and "time is over" in line["note"] and line["runs"] == 1 and line["mode"] == "touch"
+    assert line["node_hours"] < line["budget_node_hours"] + 2 * 2 / 3600 and line["id"] == pool["id"]
+    shared.until_nothing_is_left()
+
+
+@IN_TURN
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_touches_end_when_they_are_stopped_or_who_leads_them_is_killed(shared, end):
+    pool = shared.start_pool(f"t-{end}", "nodes=1", "for=1h", "slurm.partition=sleepy")
+    shared.until(lambda: shared.pool(f"t-{end}")["jobs"] >= 2)
+    if end == "stop":
+        shared.login("warm", "stop", f"t-{end}")
+    else:
+        while pid := shared.process("salloc", f"/pools/{pool['id']}"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        shared.login("warm", "stop", f"t-{end}")
+    assert shared.pool(f"t-{end}")["state"] == "ended"
+    assert shared.process("salloc", f"/pools/{pool['id']}") is None
+    shared.until_nothing_is_left()
+
+
+@IN_TURN
+def test_a_pool_of_a_site_that_sends_programs_takes_runs_from_a_laptop(shared):
+    site = shared.write_site("far", sbcast=str(shared.local))
+    shared.call("warm", "--site", site, "start", "p", "mode=hold", "nodes=2", "for=10m")
+    sent = shared.document("submit", "--site", site, *WORDS[:3], *QUICK, "nodes=2", "ranks_per_node=1", f"store={shared.folder}/shared/site",
+                           "--warm", "p")
+    (line,) = shared.wait_final(sent["runs"][0]["run"], seconds=240).values()
+    assert line["outcome"] == "pass", line
+    shared.call("warm", "--site", site, "stop", "p")
+    shared.until_nothing_is_left()

@@ -31,7 +31,8 @@ static const struct pool plain = {.id = "20261121-k3f9",
                                   .period_ns = 300 * NS_PER_S,
                                   .boot_most_ns = 60 * NS_PER_S,
                                   .intent_wall_ns = 1000 * NS_PER_S,
-                                  .job = "4711"};
+                                  .job = "4711",
+                                  .sbcast = "/tmp"};
 
 static char base[64];
 
@@ -90,6 +91,7 @@ static void test_a_pool_reads_back_as_it_was_written(void **state)
     assert_string_equal(read.id, plain.id);
     assert_string_equal(read.name, plain.name);
     assert_string_equal(read.job, plain.job);
+    assert_string_equal(read.sbcast, plain.sbcast);
     assert_int_equal(read.mode, plain.mode);
     assert_int_equal(read.nodes, plain.nodes);
     assert_int_equal(read.expires_wall_ns, plain.expires_wall_ns);
@@ -340,6 +342,15 @@ static void test_the_script_of_a_pool_is_short_and_as_it_was(void **state)
                                  "# Made by ckptbench %s: a job of warm pool night. Its end and its budget are in "
                                  "pool.json beside it.\n"
                                  "exec '/opt/it'\\''s/agent' warm '/h/p'\n";
+    static const char led_here[] = "exec salloc --kill-command=TERM --wait-all-nodes=1 \\\n"
+                                   "    '--job-name=20261121-k3f9' \\\n"
+                                   "    '--comment=ckptbench-warm/20261121-k3f9' \\\n"
+                                   "    '--nodes=4' \\\n"
+                                   "    '--ntasks-per-node=1' \\\n"
+                                   "    '--time=5' \\\n"
+                                   "    '--deadline=now+7800' \\\n"
+                                   "    '--partition=train' \\\n"
+                                   "    \"$@\" '/opt/it'\\''s/agent' warm '/h/p'\n";
     struct experiment *experiment;
     char wanted[sizeof golden + 64];
     struct buf out;
@@ -357,6 +368,10 @@ static void test_the_script_of_a_pool_is_short_and_as_it_was(void **state)
     assert_int_equal(pool_script_write(&script, &out, NULL), 0);
     snprintf(wanted, sizeof wanted, golden, version_text());
     assert_string_equal(out.data, wanted);
+    buf_clear(&out);
+    script.allocation = true;
+    assert_int_equal(pool_script_write(&script, &out, NULL), 0);
+    assert_string_equal(strstr(out.data, "exec"), led_here);
     buf_release(&out);
     experiment_free(experiment);
 }
