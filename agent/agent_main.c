@@ -14,6 +14,7 @@
 #include "agent/attempt/launch_nodes.h"
 #include "agent/attempt/seal_lines.h"
 #include "agent/node/node.h"
+#include "agent/pool/array_lead.h"
 #include "agent/pool/pool_job.h"
 #include "core/clock.h"
 #include "core/foreground.h"
@@ -32,13 +33,15 @@ static const char usage[] =
     "       ckptbench-agent shell HOSTS NAME COMMAND…\n"
     "       ckptbench-agent warm POOL_FOLDER\n"
     "       ckptbench-agent step POOL_FOLDER TICKET NODES\n"
+    "       ckptbench-agent array LINKS JOB\n"
     "       ckptbench-agent --version | --help\n"
     "Runs one attempt of the run that is frozen in RUN_FOLDER and seals it; of several, one after the other, but "
     "those\n"
     "that have passed in an attempt before. `seal` seals the attempts that processes have recorded without an agent,\n"
     "with --silent also where not all reported their end. The others are for itself: it starts\n"
     "`node` on the other nodes of a run, with the run's key as standard input, and has mpirun\n"
-    "reach hosts through `shell`; jobs of a warm pool are `warm`, and start the pool's runs through `step`.\n"
+    "reach hosts through `shell`; jobs of a warm pool are `warm`, and start the pool's runs through `step`; `array`\n"
+    "leads the runs of a job array whose nodes have no programs.\n"
     "Exit codes: 0 pass, 1 our failure, 2 usage, 3 the benchmark failed, 4 infrastructure.\n";
 
 #define PAGE_BYTES 4096
@@ -216,6 +219,16 @@ static int run_seal(const char *folder, bool is_silent)
     return rc ? cb_exit_code_at_home(rc) : CB_EXIT_PASS;
 }
 
+static int run_array(const char *links, const char *job)
+{
+    struct cb_err err;
+    catch_signals();
+    int rc = array_lead(links, job, &signals_received, &err);
+    if (rc)
+        log_error("%s", err.message);
+    return rc ? CB_EXIT_INFRASTRUCTURE : CB_EXIT_PASS;
+}
+
 static int run_shell(int argc, char **argv)
 {
     struct cb_err err;
@@ -240,6 +253,8 @@ int main(int argc, char **argv)
         return run_shell(argc - 2, argv + 2);
     if (argc == 3 && strcmp(argv[1], "warm") == 0)
         return run_warm(argv[2]);
+    if (argc == 4 && strcmp(argv[1], "array") == 0)
+        return run_array(argv[2], argv[3]);
     if (argc == 5 && strcmp(argv[1], "step") == 0)
         return run_step(argv[2], argv[3], argv[4]);
     if (argc == 2 && strcmp(argv[1], "--version") == 0) {

@@ -8,6 +8,7 @@
 
 #include "core/process.h"
 #include "run/cuda_plugin.h"
+#include "run/run_folder.h"
 
 const char *const sent_programs[SENT_PROGRAMS] = {"ckptbench-agent", "ckptbench-worker", CUDA_PLUGIN_FILE};
 

@@ -2,7 +2,6 @@
 #ifndef AGENT_SENT_PROGRAMS_H
 #define AGENT_SENT_PROGRAMS_H
 
-#define SENT_FOLDER "ckptbench-programs-" /* followed by the run and the attempt */
 #define SENT_PROGRAMS 3
 #define SENT_WORKER 1 /* a container image has its own */
 

@@ -16,6 +16,7 @@
 #include "run/experiment.h"
 
 #define RUN_ID_BYTES 48
+#define SENT_FOLDER "ckptbench-programs-" /* on a node, of sent programs; the run, attempt and job follow */
 #define MANIFEST_VERSION 1
 #define RUN_FOLDER_FILE_MAX_BYTES (1 << 20) /* size limit of experiment, manifest and progress */
 

@@ -135,8 +135,9 @@ int broadcast_programs(struct attempt *attempt, struct cb_err *err)
     const char *parent = experiment_text(attempt->experiment, OPT_SLURM_SBCAST);
     if (!*parent || !attempt->nodes.slurm)
         return 0;
-    if (path_format(attempt->programs, sizeof attempt->programs, err, "%s/" SENT_FOLDER "%s-%u", parent, attempt->run,
-                    attempt->number))
+    const char *job = getenv("SLURM_JOB_ID"); /* the script of an array's task looks for a folder with its number */
+    if (path_format(attempt->programs, sizeof attempt->programs, err, "%s/" SENT_FOLDER "%s-%u.%s", parent,
+                    attempt->run, attempt->number, job ? job : ""))
         return CB_ERR_USAGE;
     int rc = start_keepers(attempt, err);
     if (!rc)

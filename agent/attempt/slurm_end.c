@@ -99,7 +99,8 @@ void slurm_end_explain(struct attempt *attempt)
 
 void slurm_end_give_back(const struct attempt *attempt)
 {
-    const char *job = getenv("SLURM_JOB_ID");
+    const char *array = getenv("SLURM_ARRAY_JOB_ID"); /* nobody is left who would lead its other tasks */
+    const char *job = array ? array : getenv("SLURM_JOB_ID");
     struct buf answer;
     if (!*attempt->programs || !job || getppid() == attempt->parent)
         return;

@@ -50,9 +50,12 @@ const char *submission_script_name(const struct experiment *experiment)
 int submission_check_folder(const struct experiment *experiment, struct cb_err *err)
 {
     const char *folder = experiment_text(experiment, OPT_SLURM_SBCAST);
-    if (*folder && (*folder != '/' || strchr(folder, ' ')))
-        return cb_fail(err, CB_ERR_USAGE, "slurm.sbcast=%.200s is no absolute path without blanks", folder);
-    return 0;
+    bool good = *folder == '/' || !*folder;
+    for (const char *at = folder; *at; at++)
+        good = good && (unsigned char)*at > ' ' && *at != 0x7F;
+    return good ? 0
+                : cb_fail(err, CB_ERR_USAGE,
+                          "slurm.sbcast=%.200s is no absolute path without blanks and control characters", folder);
 }
 
 int submission_check_led_here(const struct run_plan *run_plan, struct cb_err *err)

@@ -98,8 +98,7 @@ static bool makes_array(const struct session *self, size_t count)
 {
     if (is_one_job(self))
         return !self->warm && count > 1;
-    if (self->warm || cli_has_flag(self->cli, "no-array") ||
-        submission_leads_here(self->run_plan.members[0].experiment))
+    if (self->warm || cli_has_flag(self->cli, "no-array"))
         return false;
     return count >= (cli_has_flag(self->cli, "array") ? 2 : SUBMIT_ARRAY_FROM);
 }
@@ -278,19 +277,6 @@ static int choose_pool(struct session *self, struct cb_err *err)
     return rc;
 }
 
-/* Checks that the allocations that this machine leads can be satisfied. */
-static int check_led_here(struct session *self, struct cb_err *err)
-{
-    int rc = submission_check_led_here(&self->run_plan, err);
-    if (rc || !submission_leads_here(self->run_plan.members[0].experiment))
-        return rc;
-    if (cli_has_flag(self->cli, "array"))
-        return cb_fail(err, CB_ERR_USAGE,
-                       "--array: with slurm.sbcast each run is an allocation that the login node leads, and salloc has "
-                       "no arrays; slurm.one_job=true makes one allocation of all");
-    return 0;
-}
-
 static int submit_new(struct session *self, struct cb_err *err)
 {
     const char *after = cli_flag_value(self->cli, "after"), *suite = cli_flag_value(self->cli, "exclude-from");
@@ -304,7 +290,7 @@ static int submit_new(struct session *self, struct cb_err *err)
     if (rc == 0)
         rc = submission_init(&self->submission, err);
     if (rc == 0)
-        rc = check_led_here(self, err);
+        rc = submission_check_led_here(&self->run_plan, err);
     if (rc)
         return rc;
     self->submission.after = *self->after ? self->after : NULL;

@@ -9,6 +9,7 @@
 
 #include "core/clock.h"
 #include "core/version.h"
+#include "run/run_folder.h"
 
 #define MAX_VALUE_BYTES 1024
 #define SBATCH "#SBATCH "
@@ -225,6 +226,41 @@ static void add_salloc(const char *lines, struct buf *out)
     add_words(lines, out);
 }
 
+/* The script of an array's task, on its first node. Nothing of ours is there but a folder with the job's number, once
+ * the run's agent has made it; SIGUSR2 says that the run has passed, SIGHUP that it has not. Without an agent the nodes are given back. */
+static void add_holder(const struct job_script *self, struct buf *out)
+{
+    buf_append_text(out, "#SBATCH --output=/dev/null\n"
+                         "trap 'exit 0' USR2\n"
+                         "trap 'exit 1' HUP\n"
+                         "trap '' USR1\n"
+                         "n=0\n"
+                         "set --\n"
+                         "until [ -d \"$1\" ]; do\n"
+                         "    [ \"$n\" -lt 120 ] || exit 1\n"
+                         "    n=$((n + 1))\n"
+                         "    sleep 1\n"
+                         "    set -- ");
+    buf_append_quoted(out, experiment_text(self->experiment, OPT_SLURM_SBCAST));
+    buf_append_text(out, "/" SENT_FOLDER "*.\"$SLURM_JOB_ID\"\n"
+                         "done\n"
+                         "while [ -d \"$1\" ]; do sleep 1; done\n"
+                         "n=0\n"
+                         "while [ \"$n\" -lt 60 ]; do n=$((n + 1)); sleep 1; done\n"
+                         "exit 1\n");
+}
+
+static void add_array(const struct job_script *self, const char *lines, struct buf *out)
+{
+    buf_printf(out, "id=$(sbatch --parsable <<'TASK'\n#!/bin/sh\n%s", lines);
+    add_holder(self, out);
+    buf_append_text(out, "TASK\n) || exit 1\nid=${id%%;*}\necho \"sbatch: job allocation $id\"\nexec ");
+    buf_append_quoted(out, self->agent);
+    buf_append_text(out, " array ");
+    buf_append_quoted(out, self->run_folder);
+    buf_append_text(out, " \"$id\"\n");
+}
+
 int job_script_write_allocation(const struct job_script *self, struct buf *out, struct cb_err *err)
 {
     struct buf lines;
@@ -235,8 +271,11 @@ int job_script_write_allocation(const struct job_script *self, struct buf *out, 
     if (rc == 0) {
         buf_append_text(out, "#!/bin/sh\n");
         buf_printf(out, MADE_BY, version_text());
-        add_salloc(lines.data, out);
-        rc = add_command(self, " \\\n    ", out, err);
+        if (self->array_count)
+            add_array(self, lines.data, out);
+        else
+            add_salloc(lines.data, out);
+        rc = self->array_count ? buf_check(out, "the job script", err) : add_command(self, " \\\n    ", out, err);
     }
     buf_release(&lines);
     return rc;

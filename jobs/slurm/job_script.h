@@ -33,7 +33,8 @@ struct job_script {
 int job_script_write(const struct job_script *self, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 
 /* A script for an allocation led from the submitting machine (slurm.sbcast): it becomes salloc, which runs the agent.
- * Not for arrays; ignores `log`. */
+ * For an array, which salloc cannot request, it submits tasks that hold their nodes while the programs of their run are
+ * in `sbcast`, and becomes the agent that leads them. Ignores `log`. */
 int job_script_write_allocation(const struct job_script *self, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 
 /* The script of a pool's jobs. A touch pool submits it repeatedly, with a later begin and for one node. With

@@ -207,7 +207,7 @@ static const char allocate_script[] =
     "child=$! ended=\n"
     "while :; do\n"
     "    said=$(tail -c \"+$from\" \"$2\")\n"
-    "    id=$(printf '%s\\n' \"$said\" | sed -n 's/^salloc: .*job allocation \\([0-9][0-9]*\\).*/\\1/p' | head -n 1)\n"
+    "    id=$(printf '%s\\n' \"$said\" | sed -n 's/^[a-z]*: .*job allocation \\([0-9][0-9]*\\).*/\\1/p' | head -n 1)\n"
     "    [ -z \"$id\" ] || { echo \"$id\"; exit 0; }\n"
     "    [ -z \"$ended\" ] || { printf '%s\\n' \"$said\" >&2; scancel -Q -n \"$3\"; exit 1; }\n"
     "    kill -0 \"$child\" 2>/dev/null || ended=1\n"

@@ -250,7 +250,7 @@ def test_what_was_rendered_is_started_by_hand(apart):
 def test_what_an_allocation_cannot_have_is_refused(apart):
     given = (*WORDS, f"slurm.sbcast={apart.local}", f"store={apart.folder}/shared/store")
     apart.login("submit", "--id", "one", *given, "--wait", "iterations=1")
-    for words in (("--array",), ("slurm.requeue=true",), ("slurm.sbcast=tmp",), ("slurm.sbcast=/tmp,/var/tmp",)):
+    for words in (("slurm.requeue=true",), ("slurm.sbcast=tmp",), ("slurm.sbcast=/tmp,/var/tmp",), ("slurm.sbcast=/tmp\nTASK\n",)):
         assert apart.login("submit", *given, *words, code=2) == ""
     apart.login("render", *given, "slurm.requeue=true", code=2)
     apart.login("warm", "start", "pool", "nodes=1", "for=1m", "slurm.sbcast=tmp", code=2)
@@ -377,3 +377,43 @@ def test_a_pool_of_a_site_that_sends_programs_takes_runs_from_a_laptop(shared):
     assert line["outcome"] == "pass", line
     shared.call("warm", "--site", site, "stop", "p")
     shared.until_nothing_is_left()
+
+
+# ---- arrays: their tasks hold the nodes, and one process on the login node leads their runs ----
+
+@IN_TURN
+def test_a_sweep_is_an_array_whose_runs_are_led_by_one_process(shared):
+    given = ("model=gpt2-tiny", "baseline=false", "warmup=0", "nodes=2", "ranks_per_node=1", f"slurm.sbcast={shared.local}")
+    store = f"{shared.folder}/shared/swept"
+    shared.login("submit", "--id", "swept", "--array", *given, "repeat=3", "iterations=5", "ops=save", f"store=fault:delay=200ms:{store}")
+    shared.login("submit", "--id", "after", *given, "--after", "swept.03", "iterations=1", "ops=load", f"store={store}")
+    assert shared.process("ckptbench-agent", "array", "/runs/swept.01/array")
+    lines = [shared.until_ended(run) for run in ("swept.01", "swept.02", "swept.03", "after")]
+    assert [line["outcome"] for line in lines] == ["pass"] * 4, lines
+    assert [line["job"].partition("_")[2] for line in lines] == ["0", "1", "2", ""] and lines[0]["job"].split("_")[0] == lines[2]["job"].split("_")[0]
+    shared.login("logs", "swept.02")
+    shared.until_nothing_is_left()
+    assert shared.process("ckptbench-agent", "array") is None
+
+
+@IN_TURN
+def test_members_of_an_array_end_alone(shared):
+    shared.start("some", *SLOW, "--array", "repeat=3", store="shared/some")
+    shared.until_it_saves("some.01")
+    shared.login("cancel", "some.01", "some.03")
+    assert [shared.until_ended(run)["outcome"] for run in ("some.01", "some.03")] == ["cancelled", "cancelled"]
+    shared.until_it_saves("some.02")
+    os.kill(shared.process("ckptbench-agent", "run", "/runs/some.01/array/1"), signal.SIGKILL)
+    line = shared.until_ended("some.02")
+    assert line["outcome"] == "infrastructure" and "exit status 1" in line["note"], line
+    shared.until_nothing_is_left()
+    shared.until(lambda: shared.process("ckptbench-agent", "array") is None)
+
+
+@IN_TURN
+def test_an_array_whose_leader_is_killed_gives_its_nodes_back(shared):
+    shared.start("lone", *SLOW, "--array", "repeat=3", store="shared/lone")
+    shared.until_it_saves("lone.01")
+    os.kill(shared.process("ckptbench-agent", "array", "/runs/lone.01/array"), signal.SIGKILL)
+    shared.until_nothing_is_left()
+    assert [shared.until_ended(f"lone.0{number}")["outcome"] for number in (1, 2, 3)] == ["cancelled"] * 3
