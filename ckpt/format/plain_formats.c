@@ -137,26 +137,13 @@ static int safetensors_bytes_payload(const struct state_tensor *tensor, uint64_t
     return 0;
 }
 
-static int write_index(const struct layout *layout, const struct plan *plan, const char *checkpoint_id,
-                       uint64_t save_id, struct metadata_sink *sink, struct cb_err *err)
-{
-    struct buf out;
-    (void)checkpoint_id;
-    buf_init(&out, METADATA_MOST_BYTES);
-    int code = safetensors_put_index(layout, plan, save_id, &out, err);
-    if (!code)
-        code = metadata_sink_put(sink, out.data, out.len, err);
-    buf_release(&out);
-    return code;
-}
-
 const struct format_ops safetensors_format = {
     .name = "safetensors",
     .marker = SAFETENSORS_INDEX,
     .has_file_headers = true,
     .item_frame = safetensors_item_frame,
     .bytes_payload = safetensors_bytes_payload,
-    .write_metadata = write_index,
+    .write_metadata = safetensors_write_index,
     .read_save_id = safetensors_read_save_id,
     .parse_item = parse_item,
     .expect_payload = expect_payload,

@@ -152,37 +152,98 @@ out:
     return code;
 }
 
-int safetensors_put_index(const struct layout *layout, const struct plan *plan, uint64_t save_id, struct buf *out,
-                          struct cb_err *err)
-{
+/* Writes an index to a sink, in pieces of about FLUSH_BYTES. */
+struct index_writer {
+    const struct layout *layout;
+    const struct plan *plan;
+    struct metadata_sink *sink;
+    struct buf out; /* not yet passed to the sink */
     struct json_writer json;
-    size_t begin = out->len;
-    json_writer_init(&json, out, 2);
-    json_write_begin_object(&json);
-    json_write_key(&json, "metadata");
-    json_write_begin_object(&json);
-    json_member_u64(&json, "total_size", layout_total_bytes(layout));
-    put_save_id(&json, save_id);
-    json_write_end_object(&json);
-    json_write_key(&json, "weight_map");
-    json_write_begin_object(&json);
-    for (uint32_t rank = 0; rank < plan->world_size; rank++) {
-        for (size_t i = 0; i < plan_rank_items(plan, rank); i++) {
-            struct plan_item item = plan_item_at(plan, rank, i);
-            char name[PLAN_NAME_BYTES];
-            if (is_value(layout, &item))
+    struct cb_err *err;
+};
+
+#define FLUSH_BYTES ((size_t)1 << 20)
+#define PIECE_BYTES ((size_t)1 << 28) /* a name and what surrounds it */
+
+static int flush(struct index_writer *self, size_t least)
+{
+    if (self->out.len < least && !self->out.code)
+        return 0;
+    int code = buf_check(&self->out, "the index of the checkpoint", self->err);
+    if (!code)
+        code = metadata_sink_put(self->sink, self->out.data, self->out.len, self->err);
+    buf_clear(&self->out);
+    return code;
+}
+
+/* Files that only have values: no tensor in the index names them. */
+static int put_value_files(struct index_writer *self)
+{
+    char name[PLAN_NAME_BYTES];
+    int code = 0;
+    json_write_key(&self->json, KEY_VALUES);
+    json_write_begin_array(&self->json);
+    for (uint32_t rank = 0; rank < self->plan->world_size && !code; rank++) {
+        uint64_t count = plan_rank_items(self->plan, rank);
+        bool only_values = true;
+        for (uint64_t i = 0; i < count && !code; i++) {
+            struct plan_item item = plan_item_at(self->plan, rank, i);
+            only_values = only_values && is_value(self->layout, &item);
+            if (i + 1 < count && plan_item_at(self->plan, rank, i + 1).file == item.file)
                 continue;
-            plan_file_name(plan, item.file, name);
-            json_write_key(&json, layout_tensor(layout, item.tensor)->fqn);
-            json_write_text(&json, name);
+            plan_file_name(self->plan, item.file, name);
+            if (only_values)
+                json_write_text(&self->json, name);
+            only_values = true;
+            code = flush(self, FLUSH_BYTES);
         }
     }
-    json_write_end_object(&json);
-    json_write_end_object(&json);
-    buf_append_char(out, '\n');
-    int code = buf_check(out, "the index of the checkpoint", err);
-    if (code)
-        out->len = begin;
+    json_write_end_array(&self->json);
+    return code;
+}
+
+static int put_weight_map(struct index_writer *self)
+{
+    char name[PLAN_NAME_BYTES];
+    int code = 0;
+    json_write_key(&self->json, "weight_map");
+    json_write_begin_object(&self->json);
+    for (uint32_t rank = 0; rank < self->plan->world_size && !code; rank++) {
+        for (size_t i = 0; i < plan_rank_items(self->plan, rank) && !code; i++) {
+            struct plan_item item = plan_item_at(self->plan, rank, i);
+            if (is_value(self->layout, &item))
+                continue;
+            plan_file_name(self->plan, item.file, name);
+            json_write_key(&self->json, layout_tensor(self->layout, item.tensor)->fqn);
+            json_write_text(&self->json, name);
+            code = flush(self, FLUSH_BYTES);
+        }
+    }
+    json_write_end_object(&self->json);
+    return code;
+}
+
+int safetensors_write_index(const struct layout *layout, const struct plan *plan, const char *checkpoint_id,
+                            uint64_t save_id, struct metadata_sink *sink, struct cb_err *err)
+{
+    struct index_writer self = {.layout = layout, .plan = plan, .sink = sink, .err = err};
+    (void)checkpoint_id;
+    buf_init(&self.out, PIECE_BYTES);
+    json_writer_init(&self.json, &self.out, 2);
+    json_write_begin_object(&self.json);
+    json_write_key(&self.json, "metadata");
+    json_write_begin_object(&self.json);
+    json_member_u64(&self.json, "total_size", layout_total_bytes(layout));
+    put_save_id(&self.json, save_id);
+    int code = put_value_files(&self);
+    json_write_end_object(&self.json);
+    if (!code)
+        code = put_weight_map(&self);
+    json_write_end_object(&self.json);
+    buf_append_char(&self.out, '\n');
+    if (!code)
+        code = flush(&self, 0);
+    buf_release(&self.out);
     return code;
 }
 
@@ -439,63 +500,90 @@ void safetensors_header_release(struct safetensors_header *self)
     *self = (struct safetensors_header){0};
 }
 
-static int read_weight_map(const char *name, const struct json_value *map, struct safetensors_index_entry *entries,
-                           size_t *count, struct cb_err *err)
+static int no_index_memory(const char *name, struct cb_err *err)
+{
+    return cb_fail(err, CB_ERR_MEMORY, "%s: no memory for the index", name);
+}
+
+static int read_weight_map(const char *name, const struct json_value *map, struct safetensors_index *index,
+                           struct cb_err *err)
 {
     size_t position = 0;
     const char *key, *file;
     const struct json_value *value;
+    index->entries = calloc(json_count(map) + 1, sizeof *index->entries);
+    if (!index->entries)
+        return no_index_memory(name, err);
     while (json_next(map, &position, &key, &value)) {
         if (!json_as_text(value, &file))
             return cb_fail(err, CB_ERR_FORMAT, "%s: weight_map has no file for %s", name, key);
         int code = stored_check_file_name(name, file, err);
         if (code)
             return code;
-        struct safetensors_index_entry *entry = &entries[(*count)++];
+        struct safetensors_index_entry *entry = &index->entries[index->count++];
         entry->fqn = strdup(key);
         entry->file = strdup(file);
         if (!entry->fqn || !entry->file)
-            return cb_fail(err, CB_ERR_MEMORY, "%s: no memory for the index", name);
+            return no_index_memory(name, err);
     }
     return 0;
 }
 
-int safetensors_read_index(const char *name, const char *json, size_t len, struct safetensors_index_entry **entries,
-                           size_t *count, uint64_t *save_id, struct cb_err *err)
+/* Only our indexes have these; what is no list of names is another program's. */
+static int read_value_files(const char *name, const struct json_value *list, struct safetensors_index *index,
+                            struct cb_err *err)
+{
+    const char *file;
+    size_t count = json_is_array(list) ? json_count(list) : 0;
+    index->value_files = calloc(count + 1, sizeof *index->value_files);
+    if (!index->value_files)
+        return no_index_memory(name, err);
+    for (size_t i = 0; i < count && json_as_text(json_at(list, i), &file); i++) {
+        int code = stored_check_file_name(name, file, err);
+        if (code)
+            return code;
+        index->value_files[i] = strdup(file);
+        if (!index->value_files[i])
+            return no_index_memory(name, err);
+        index->value_file_count++;
+    }
+    return 0;
+}
+
+int safetensors_read_index(const char *name, const char *json, size_t len, struct safetensors_index *index,
+                           struct cb_err *err)
 {
     const char *text = "";
+    struct safetensors_index read = {0};
     struct json_value *root = NULL;
-    size_t used = 0;
     int code = json_parse(json, len, &root, err);
     if (code)
         return cb_context(err, "%s", name);
-    const struct json_value *map = json_get(root, "weight_map");
-    (void)json_as_text(json_get(json_get(root, "metadata"), KEY_SAVE_ID), &text);
-    *save_id = save_id_parse(text, strlen(text));
-    struct safetensors_index_entry *list = NULL;
-    if (!json_is_object(map)) {
-        code = cb_fail(err, CB_ERR_FORMAT, "%s: no weight_map: this is no index of safetensors files", name);
-        goto out;
-    }
-    list = calloc(json_count(map) + 1, sizeof *list);
-    code = list ? read_weight_map(name, map, list, &used, err)
-                : cb_fail(err, CB_ERR_MEMORY, "%s: no memory for the index", name);
-out:
+    const struct json_value *map = json_get(root, "weight_map"), *metadata = json_get(root, "metadata");
+    (void)json_as_text(json_get(metadata, KEY_SAVE_ID), &text);
+    read.save_id = save_id_parse(text, strlen(text));
+    code = json_is_object(map)
+               ? read_weight_map(name, map, &read, err)
+               : cb_fail(err, CB_ERR_FORMAT, "%s: no weight_map: this is no index of safetensors files", name);
+    if (!code)
+        code = read_value_files(name, json_get(metadata, KEY_VALUES), &read, err);
     json_value_free(root);
-    if (code) {
-        safetensors_index_free(list, used);
-        return code;
-    }
-    *entries = list;
-    *count = used;
-    return 0;
+    if (code)
+        safetensors_index_release(&read);
+    else
+        *index = read;
+    return code;
 }
 
-void safetensors_index_free(struct safetensors_index_entry *entries, size_t count)
+void safetensors_index_release(struct safetensors_index *self)
 {
-    for (size_t i = 0; i < count; i++) {
-        free(entries[i].fqn);
-        free(entries[i].file);
+    for (size_t i = 0; i < self->count; i++) {
+        free(self->entries[i].fqn);
+        free(self->entries[i].file);
     }
-    free(entries);
+    for (size_t i = 0; i < self->value_file_count; i++)
+        free(self->value_files[i]);
+    free(self->entries);
+    free(self->value_files);
+    *self = (struct safetensors_index){0};
 }

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "ckpt/dtype.h"
+#include "ckpt/format/metadata_sink.h"
 #include "ckpt/layout/layout.h"
 #include "ckpt/plan.h"
 #include "ckpt/region.h"
@@ -29,9 +30,10 @@
  * the tensors begin at a multiple of `alignment`. Offsets of tensors follow from their order and sizes. */
 int safetensors_put_header(const struct layout *layout, const struct plan_item *items, size_t count, bool parts,
                            uint32_t alignment, uint64_t save_id, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
-/* Appends the index that says which file has which tensor. */
-int safetensors_put_index(const struct layout *layout, const struct plan *plan, uint64_t save_id, struct buf *out,
-                          struct cb_err *err) CB_MUST_CHECK;
+/* Writes the index that says which file has which tensor, and which files only have values: write_metadata of
+ * ckpt/format/format_ops.h. */
+int safetensors_write_index(const struct layout *layout, const struct plan *plan, const char *checkpoint_id,
+                            uint64_t save_id, struct metadata_sink *sink, struct cb_err *err) CB_MUST_CHECK;
 
 /* --- reading --- */
 
@@ -74,9 +76,16 @@ struct safetensors_index_entry {
     char *fqn, *file;
 };
 
-/* An index file's weight_map, in its order; each file's name is inside the folder. */
-int safetensors_read_index(const char *name, const char *json, size_t len, struct safetensors_index_entry **entries,
-                           size_t *count, uint64_t *save_id, struct cb_err *err) CB_MUST_CHECK;
-void safetensors_index_free(struct safetensors_index_entry *entries, size_t count);
+/* An index file; each file's name is inside the folder. */
+struct safetensors_index {
+    struct safetensors_index_entry *entries; /* of weight_map, in its order */
+    size_t count;
+    char **value_files; /* without tensors; only our indexes name such files */
+    size_t value_file_count;
+    uint64_t save_id; /* 0: unknown */
+};
+int safetensors_read_index(const char *name, const char *json, size_t len, struct safetensors_index *index,
+                           struct cb_err *err) CB_MUST_CHECK;
+void safetensors_index_release(struct safetensors_index *self);
 
 #endif

@@ -41,10 +41,8 @@ struct collector {
     struct file *files; /* safetensors, or metadata of ranks */
     size_t file_count;
     bool has_ranks;
-    char *index; /* name of the index file; NULL if there is none */
-    struct safetensors_index_entry *wanted;
-    size_t wanted_count;
-    uint64_t save_id; /* from the index */
+    char *index;                     /* name of the index file; NULL if there is none */
+    struct safetensors_index wanted; /* what it says; its entries sorted by name */
     struct cb_err *err;
 };
 
@@ -179,8 +177,7 @@ static int read_index(struct collector *self)
     if (!code)
         code = store_read_small(self->store, name, &text, self->err);
     if (!code)
-        code = safetensors_read_index(self->index, text.data, text.len, &self->wanted, &self->wanted_count,
-                                      &self->save_id, self->err);
+        code = safetensors_read_index(self->index, text.data, text.len, &self->wanted, self->err);
     buf_release(&text);
     return code;
 }
@@ -191,21 +188,28 @@ static int compare_wanted(const void *a, const void *b)
     return strcmp(x->fqn, y->fqn);
 }
 
+static int mark_named(struct collector *self, const char *file, const char *what, bool *named)
+{
+    const struct file *found = find_file(self, file);
+    if (!found)
+        return cb_fail(self->err, CB_ERR_NOT_FOUND, "%s: %s should be in %s, which is missing", self->index, what,
+                       file);
+    named[found - self->files] = true;
+    return 0;
+}
+
 /* Files that the index does not name are not part of the checkpoint. */
 static int keep_wanted_files(struct collector *self)
 {
+    const struct safetensors_index *wanted = &self->wanted;
     bool *named = calloc(self->file_count + 1, sizeof *named);
     if (!named)
         return no_memory(self);
     int code = 0;
-    for (size_t i = 0; i < self->wanted_count && !code; i++) {
-        const struct file *file = find_file(self, self->wanted[i].file);
-        if (file)
-            named[file - self->files] = true;
-        else
-            code = cb_fail(self->err, CB_ERR_NOT_FOUND, "%s: %s should be in %s, which is missing", self->index,
-                           self->wanted[i].fqn, self->wanted[i].file);
-    }
+    for (size_t i = 0; i < wanted->count && !code; i++)
+        code = mark_named(self, wanted->entries[i].file, wanted->entries[i].fqn, named);
+    for (size_t i = 0; i < wanted->value_file_count && !code; i++)
+        code = mark_named(self, wanted->value_files[i], "values", named);
     size_t kept = 0;
     for (size_t i = 0; i < self->file_count && !code; i++) {
         if (named[i])
@@ -226,7 +230,8 @@ static bool is_wanted(struct collector *self, const struct safetensors_entry *en
     if (!self->index)
         return true;
     const struct safetensors_index_entry *found =
-        self->wanted_count > 0 ? bsearch(&key, self->wanted, self->wanted_count, sizeof key, compare_wanted) : NULL;
+        self->wanted.count > 0 ? bsearch(&key, self->wanted.entries, self->wanted.count, sizeof key, compare_wanted)
+                               : NULL;
     return found && strcmp(found->file, file->name) == 0;
 }
 
@@ -408,9 +413,9 @@ static int join(struct collector *self, struct stored_checkpoint **checkpoint)
         files += self->files[i].contents->file_count;
         parts_listed |= self->files[i].header.parts;
     }
-    if (self->index && chunks < self->wanted_count)
+    if (self->index && chunks < self->wanted.count)
         return cb_fail(self->err, CB_ERR_CORRUPT, "%s names %zu tensors, but its files have only %zu of them",
-                       self->index, self->wanted_count, chunks);
+                       self->index, self->wanted.count, chunks);
     struct part *parts = calloc(tensors + 1, sizeof *parts), *next = parts;
     int code = make_room(self, tensors, chunks, files, checkpoint);
     if (code || !parts) {
@@ -422,7 +427,7 @@ static int join(struct collector *self, struct stored_checkpoint **checkpoint)
     all->format =
         self->has_ranks ? self->files[0].contents->format : safetensors_format_of(parts_listed && !self->index);
     all->marked = self->index && !self->has_ranks;
-    all->save_id = self->save_id;
+    all->save_id = self->wanted.save_id;
     for (size_t i = 0; i < self->file_count; i++) {
         struct stored_checkpoint *from = self->files[i].contents;
         for (size_t k = 0; k < from->tensor_count; k++)
@@ -461,8 +466,8 @@ static int read_files(struct collector *self)
         release_file(&self->files[--self->file_count]);
     if (self->index && !self->has_ranks) {
         code = read_index(self);
-        if (!code && self->wanted_count > 0)
-            qsort(self->wanted, self->wanted_count, sizeof *self->wanted, compare_wanted);
+        if (!code && self->wanted.count > 0)
+            qsort(self->wanted.entries, self->wanted.count, sizeof *self->wanted.entries, compare_wanted);
         if (!code)
             code = keep_wanted_files(self);
     } else if (!self->has_ranks) {
@@ -484,7 +489,7 @@ static int finish(struct collector *self, int code, struct stored_checkpoint **c
         release_file(&self->files[i]);
     free(self->files);
     free(self->index);
-    safetensors_index_free(self->wanted, self->wanted_count);
+    safetensors_index_release(&self->wanted);
     if (code)
         stored_checkpoint_free(made);
     else

@@ -277,6 +277,17 @@ def test_store_record_also_looks_at_what_a_training_saved(home):
     assert prepared(home, run, file="store-record.txt").count("/.metadata\n") >= 1
 
 
+@pytest.mark.parametrize("words", [("io.files=item",), ("io.files=2",), ("io.files=item", "io.fanout=2")], ids=" ".join)
+def test_safetensors_keeps_files_that_only_have_values(home, words):
+    """The index names files by their tensors, so a file of values alone was taken for another program's."""
+    run = home.run("format=safetensors", "keep=true", "verify=full", *words)
+    index = json.loads((home.store / run["run"] / "iteration-0/model.safetensors.index.json").read_text())
+    named = {*index["weight_map"].values(), *index["metadata"]["ckptbench.values"]}
+    assert named == set(home.checkpoint(run)) - {"model.safetensors.index.json"}
+    assert ("item" in words[0]) == (len(index["metadata"]["ckptbench.values"]) > 1)
+    home.call("verify", f"./store/{run['run']}/iteration-0")
+
+
 def test_load_evict_reads_other_files_before_each_load(home):
     """Seen from outside: every rank's file of 4 MiB, one request, is read before each load, and none is left."""
     leaks = os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"  # cannot be looked for under strace

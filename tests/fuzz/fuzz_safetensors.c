@@ -7,19 +7,23 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 
+static void check_file(const char *file)
+{
+    if (file[0] == '/' || strncmp(file, "../", 3) == 0 || strstr(file, "/../"))
+        __builtin_trap();
+}
+
 static void fuzz_index(const char *json, size_t len)
 {
-    struct safetensors_index_entry *entries;
-    size_t count;
-    uint64_t save_id;
+    struct safetensors_index index;
     struct cb_err err;
-    if (safetensors_read_index("fuzz", json, len, &entries, &count, &save_id, &err))
+    if (safetensors_read_index("fuzz", json, len, &index, &err))
         return;
-    for (size_t i = 0; i < count; i++) {
-        if (entries[i].file[0] == '/' || strncmp(entries[i].file, "../", 3) == 0 || strstr(entries[i].file, "/../"))
-            __builtin_trap();
-    }
-    safetensors_index_free(entries, count);
+    for (size_t i = 0; i < index.count; i++)
+        check_file(index.entries[i].file);
+    for (size_t i = 0; i < index.value_file_count; i++)
+        check_file(index.value_files[i]);
+    safetensors_index_release(&index);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)

@@ -184,6 +184,36 @@ static void metadata_is_never_in_memory_as_a_whole_and_its_length_is_measured(vo
     }
 }
 
+/* The index of safetensors has a line a tensor. */
+static void an_index_of_many_tensors_is_composed_in_pieces(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/ckptbench-many-XXXXXX.yaml", text[128];
+    FILE *list = fdopen(mkstemps(path, 5), "w");
+    struct words words;
+    struct plan_options options;
+    struct plan *plan;
+    struct cb_err err = {0};
+    uint64_t longest = 0;
+    struct metadata_sink sink = {.write = count_bytes, .context = &longest};
+    assert_non_null(list);
+    for (int i = 0; i < 80000; i++)
+        fprintf(list, "- {name: a.tensor.with.a.name.of.some.length.%d.weight, shape: 2}\n", i);
+    assert_int_equal(fclose(list), 0);
+    snprintf(text, sizeof text, "model=%s state=weights ranks=2 format=safetensors", path);
+    assert_int_equal(words_make(&words, text, &err), 0);
+    assert_int_equal(plan_options_read(words.experiment, 4096, &options, &err), 0);
+    assert_int_equal(plan_compute(words.layout, &options, &plan, &err), 0);
+    malloc_peak_start();
+    assert_int_equal(format_write_metadata(options.format, words.layout, plan, "/ck", 7, &sink, &err), 0);
+    assert_true(malloc_peak_end() < 4 * MIB);
+    assert_true(sink.bytes > 6 * MIB);
+    assert_true(longest < 3 * MIB / 2);
+    plan_free(plan);
+    words_release(&words);
+    assert_int_equal(remove(path), 0);
+}
+
 struct composing {
     const struct words *words;
     const struct plan *plan;
@@ -238,6 +268,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(derived_items_are_those_that_each_rank_would_plan, write_list, remove_list),
         cmocka_unit_test(a_plan_of_16384_fsdp_ranks_takes_less_than_16_mib),
         cmocka_unit_test(metadata_is_never_in_memory_as_a_whole_and_its_length_is_measured),
+        cmocka_unit_test(an_index_of_many_tensors_is_composed_in_pieces),
         cmocka_unit_test(metadata_is_published_while_it_is_composed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

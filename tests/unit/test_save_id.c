@@ -111,14 +111,13 @@ static void write_metadata(const struct planned *self, uint64_t save_id, struct 
 static uint64_t read_metadata(const struct planned *self, const struct buf *metadata)
 {
     struct stored_checkpoint *checkpoint;
-    struct safetensors_index_entry *entries;
-    size_t count;
+    struct safetensors_index index;
     uint64_t save_id;
     struct cb_err err;
     if (self->format == PLAN_SAFETENSORS) {
-        assert_int_equal(
-            safetensors_read_index("index", metadata->data, metadata->len, &entries, &count, &save_id, &err), 0);
-        safetensors_index_free(entries, count);
+        assert_int_equal(safetensors_read_index("index", metadata->data, metadata->len, &index, &err), 0);
+        save_id = index.save_id;
+        safetensors_index_release(&index);
         return save_id;
     }
     assert_int_equal(format_read_metadata("test", metadata->data, metadata->len, &checkpoint, &err), 0);
