@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define TIED_MAX_PRODUCT 400   /* the same if there are equal values, which take longer to count */
 #define EXACT_MAX_PRODUCT 2500 /* na x nb up to which the exact null distribution is computed: 50 against 50 */
 #define EXACT_MAX_BLOCKS 16    /* blocks up to which all flips are counted: 2^15, half of them by symmetry */
 #define RANDOM_FLIPS 9999      /* random flips for more blocks */
@@ -73,23 +74,63 @@ double stats_robust_z(const struct summary *summary, double value)
 
 /* Mann-Whitney */
 
-/* The sum of t^3 - t over groups of t equal values; NAN if out of memory. */
-static double tie_sum_of(const double *a, size_t na, const double *b, size_t nb)
+/* Both sides in ascending order; NULL if out of memory. */
+static double *sort_both(const double *a, size_t na, const double *b, size_t nb)
 {
-    double tie_sum = 0, *all = malloc((na + nb) * sizeof *all);
+    double *all = malloc((na + nb) * sizeof *all);
     if (!all)
-        return NAN;
+        return NULL;
     memcpy(all, a, na * sizeof *all);
     memcpy(all + na, b, nb * sizeof *all);
     stats_sort(all, na + nb);
-    for (size_t i = 0, end = 0; i < na + nb; i = end) {
-        while (end < na + nb && all[end] == all[i])
+    return all;
+}
+
+/* The sum of t^3 - t over groups of t equal values. */
+static double tie_sum_of(const double *all, size_t n)
+{
+    double tie_sum = 0;
+    for (size_t i = 0, end = 0; i < n; i = end) {
+        while (end < n && all[end] == all[i])
             end++;
         double t = (double)(end - i);
         tie_sum += t * t * t - t;
     }
-    free(all);
     return tie_sum;
+}
+
+/* Each way to choose values so far, without and with one more of this weight. */
+static void add_choice(double *ways, size_t few, size_t top, size_t weight)
+{
+    for (size_t k = few; k > 0; k--)
+        for (size_t sum = weight; sum <= top; sum++)
+            ways[k * (top + 1) + sum] += ways[(k - 1) * (top + 1) + sum - weight];
+}
+
+/* With ties: the share of the ways to divide the values between the sides in which U is at least as far from its mean
+ * as `distance` (twice that of U, with ties counted as a half). Counts the ways to choose the values of the smaller side
+ * by the sum of twice their mid-ranks. NAN if out of memory. */
+static double two_sided_tied(const double *all, size_t na, size_t nb, uint64_t distance)
+{
+    size_t n = na + nb, few = na < nb ? na : nb, top = 2 * n * few;
+    double *ways = calloc((few + 1) * (top + 1), sizeof *ways), whole = 0, far = 0;
+    if (!ways)
+        return NAN;
+    ways[0] = 1;
+    for (size_t first = 0, end = 0; first < n; first = end) {
+        while (end < n && all[end] == all[first])
+            end++;
+        for (size_t i = first; i < end; i++)
+            add_choice(ways, few, top, first + end + 1);
+    }
+    for (size_t sum = few * (few + 1); sum <= top; sum++) {
+        uint64_t twice = sum - few * (few + 1), mean = na * nb;
+        double count = ways[few * (top + 1) + sum];
+        whole += count;
+        far += (twice > mean ? twice - mean : mean - twice) >= distance ? count : 0;
+    }
+    free(ways);
+    return far / whole;
 }
 
 /* Probability of each U from 0 to na x nb if all orders are equally likely. The distribution of U is the product over
@@ -141,18 +182,22 @@ double stats_mann_whitney(const double *a, size_t na, const double *b, size_t nb
 {
     if (na == 0 || nb == 0)
         return 1;
-    double tie_sum = tie_sum_of(a, na, b, nb);
-    if (isnan(tie_sum))
+    double *all = sort_both(a, na, b, nb);
+    if (!all)
         return NAN;
     uint64_t twice = 0; /* twice U of a against b: pairs with a > b count 2, ties 1. An integer, so exact */
     for (size_t i = 0; i < na; i++)
         for (size_t k = 0; k < nb; k++)
             twice += a[i] > b[k] ? 2 : a[i] == b[k];
+    double n = (double)(na + nb), product = (double)na * (double)nb, p, tie_sum = tie_sum_of(all, na + nb);
     if (tie_sum == 0 && na <= EXACT_MAX_PRODUCT / nb)
-        return two_sided_exact(twice / 2, na, nb);
-    double n = (double)(na + nb), product = (double)na * (double)nb;
-    double variance = product / 12 * (n + 1 - tie_sum / (n * (n - 1)));
-    return two_sided_normal((double)twice / 2 - product / 2, variance, 0.5);
+        p = two_sided_exact(twice / 2, na, nb);
+    else if (na <= TIED_MAX_PRODUCT / nb)
+        p = two_sided_tied(all, na, nb, twice > na * nb ? twice - na * nb : na * nb - twice);
+    else
+        p = two_sided_normal((double)twice / 2 - product / 2, product / 12 * (n + 1 - tie_sum / (n * (n - 1))), 0.5);
+    free(all);
+    return p;
 }
 
 /* Flipped blocks */

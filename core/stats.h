@@ -1,7 +1,8 @@
 /* Statistics of samples and of comparisons. Pure functions; NAN among the inputs is a caller's bug.
  *
  * Sources: quantiles, Hyndman & Fan (1996) type 7; Mann & Whitney (1947), exact null distribution by the counting
- * recurrence if the product of sizes allows and there are no ties, else the normal approximation with tie correction;
+ * recurrence, with ties by counting all divisions of the values, if the product of sizes allows, else the normal
+ * approximation with tie correction;
  * Hodges & Lehmann (1963) shift with the interval from the ordered pairwise differences (Bauer 1972); Holm (1979);
  * flipped blocks: see stats_flip_blocks; Student's distribution, Abramowitz & Stegun (1964) 26.7.3 and 26.7.4; Young
  * (1974) and Daly (2006) for intervals. */

@@ -101,6 +101,17 @@ static int find_changes(struct metric_line *line, struct cb_err *err)
     return rc;
 }
 
+/* The experiment of a line: that of its first run whose folder can be read. */
+static int load_experiment(struct metric_line *line, struct history *history, struct cb_err *err)
+{
+    struct cb_err later;
+    int rc = history_load_experiment(history, line->points[0].run, &line->experiment, err);
+    for (size_t i = 1; rc && rc != CB_ERR_MEMORY && i < line->count; i++)
+        if (history_load_experiment(history, line->points[i].run, &line->experiment, &later) == 0)
+            rc = 0;
+    return rc;
+}
+
 static int add_line(struct metric_lines *self, struct history *history, const struct loose_point *points, size_t count,
                     struct cb_err *err)
 {
@@ -116,7 +127,7 @@ static int add_line(struct metric_lines *self, struct history *history, const st
         line->points[line->count] = points[line->count].point;
     self->on_stores = self->on_stores || strcmp(self->items[0].store, line->store) != 0;
     self->at_sites = self->at_sites || strcmp(self->items[0].site, line->site) != 0;
-    int rc = history_load_experiment(history, line->points[0].run, &line->experiment, err);
+    int rc = load_experiment(line, history, err);
     return rc ? rc : find_changes(line, err);
 }
 

@@ -28,6 +28,14 @@ static int read_records(const struct run_info *run, struct record *record, struc
     return rc ? cb_context(err, "latencies of run %s", run->run) : 0;
 }
 
+/* Why a run has no records. */
+static const char *why_without(const struct run_info *run)
+{
+    if (run->attempt == 0)
+        return "it has not been started";
+    return *run->outcome ? "it ended before any rank did an operation, or they were removed" : "it has not ended";
+}
+
 /* The next of 1, 2, 5, 10, 20, 50 us and so on: the limits of the histogram's lines. */
 static uint64_t next_limit(uint64_t limit_ns)
 {
@@ -141,8 +149,10 @@ int run_latency_write(const struct run_info *run, bool colour, struct buf *out, 
 {
     struct record record;
     int rc = read_records(run, &record, err);
+    if (rc == CB_ERR_NOT_FOUND)
+        buf_printf(out, "no latencies: run %s has no records, since %s\n", run->run, why_without(run));
     if (rc)
-        return rc;
+        return rc == CB_ERR_NOT_FOUND ? 0 : rc;
     rc = write_percentiles(&record, colour, out, err);
     for (enum operation op = OP_NONE + 1; op < OP_COUNT && !rc; op++) {
         if (record.latency[op].count == 0)
@@ -210,8 +220,12 @@ int run_latency_write_json(const struct run_info *run, struct json_writer *json,
 {
     struct record record;
     int rc = read_records(run, &record, err);
+    if (rc == CB_ERR_NOT_FOUND) {
+        json_write_key(json, "latency");
+        json_write_null(json);
+    }
     if (rc)
-        return rc;
+        return rc == CB_ERR_NOT_FOUND ? 0 : rc;
     json_member_object(json, "latency");
     for (enum operation op = OP_NONE + 1; op < OP_COUNT; op++) {
         const struct histogram *latency = &record.latency[op];

@@ -851,3 +851,20 @@ def test_compare_by_nodes_refuses_a_model_that_the_runs_do_not_carry(home):
     scaling = home.json("compare", "s1", "--by", "nodes")["scaling"]
     assert scaling["save"]["model"] is None and "4 sizes" in scaling["save"]["no_model"]
     assert "scaling" not in home.json("compare", "s1.010", "s1.020")
+
+
+def test_a_line_is_named_although_its_first_run_is_damaged(home):
+    make_ab(home, 2)
+    with sqlite3.connect(home.folder / "history.db") as db:
+        db.execute("UPDATE param SET value='nonsense' WHERE run='a0' AND key='io.engine'")
+    assert "a0" in home.call("history", "save_s", "label.side=a").stdout
+    assert [point["run"] for point in home.json("history", "save_s", "label.side=a")["points"]] == ["a0", "a1"]
+
+
+def test_latencies_of_a_run_without_records_say_why_there_are_none(home):
+    home.make("20261121-bbbb", "outcome=benchmark_failed", "records=false")
+    home.make("20261121-cccc", "outcome=none")
+    home.call("collect", "--silence", "1h")
+    for run, why in (("20261121-bbbb", "it ended before any rank did an operation, or they were removed"), ("20261121-cccc", "it has not")):
+        assert f"no latencies: run {run} has no records, since {why}" in home.call("show", run, "--latency").stdout
+        assert home.json("show", run, "--latency")["latency"] is None

@@ -73,13 +73,69 @@ static void mann_whitney_of_the_textbook_example(void **unused)
     assert_near(stats_mann_whitney(early, COUNT(early), at_term, COUNT(at_term)), 0.2544122, 1e-6);
 }
 
-static void ties_take_the_normal_approximation_with_correction(void **unused)
+/* Twice the distance of U from its mean if the values with a bit are side a. */
+static long distance_of(const double *all, size_t n, unsigned chosen)
+{
+    long twice = 0, pairs = 0;
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < n; k++)
+            if ((chosen >> i & 1) && !(chosen >> k & 1)) {
+                twice += all[i] > all[k] ? 2 : all[i] == all[k];
+                pairs++;
+            }
+    return labs(twice - pairs);
+}
+
+/* As scipy.stats.mannwhitneyu with a PermutationMethod: each way to divide the values is as likely as the one seen. */
+static double counted_p(const double *a, size_t na, const double *b, size_t nb)
+{
+    double all[16];
+    size_t n = na + nb, ways = 0, far = 0;
+    memcpy(all, a, na * sizeof *a);
+    memcpy(all + na, b, nb * sizeof *b);
+    long seen = distance_of(all, n, (1u << na) - 1);
+    for (unsigned chosen = 0; chosen < 1u << n; chosen++) {
+        if ((size_t)__builtin_popcount(chosen) != na)
+            continue;
+        ways++;
+        far += distance_of(all, n, chosen) >= seen;
+    }
+    return (double)far / (double)ways;
+}
+
+static void few_values_with_ties_have_the_p_of_counting_every_division(void **unused)
 {
     (void)unused;
-    const double a[] = {1, 2, 2, 3, 4}, b[] = {2, 3, 4, 5, 5, 6};
-    assert_near(stats_mann_whitney(a, COUNT(a), b, COUNT(b)), 0.0779469, 1e-6);
-    const double same[] = {7, 7, 7};
+    const double a[] = {1, 2, 2, 3, 4}, b[] = {2, 3, 4, 5, 5, 6}, same[] = {7, 7, 7}, more[] = {8, 8, 8};
+    assert_near(stats_mann_whitney(a, COUNT(a), b, COUNT(b)), counted_p(a, COUNT(a), b, COUNT(b)), 1e-12);
     assert_near(stats_mann_whitney(same, 3, same, 3), 1, 0);
+    assert_near(stats_mann_whitney(same, 3, more, 3), 0.1, 1e-12);  /* 2 of 20; the normal approximation says 0.047 */
+    assert_near(stats_mann_whitney(same, 1, more, 3), 0.25, 1e-12); /* 1 of 4: the other end has no fourth 7 */
+    uint64_t seed = 7;
+    for (int round = 0; round < 200; round++) {
+        double x[6], y[6];
+        size_t nx = 1 + (size_t)round % 6, ny = 1 + (size_t)(round / 6) % 6;
+        for (size_t i = 0; i < 6; i++) {
+            seed = seed * 6364136223846793005u + 1442695040888963407u;
+            x[i] = (double)(seed >> 33 & 3);
+            y[i] = (double)(seed >> 43 & 3);
+        }
+        assert_near(stats_mann_whitney(x, nx, y, ny), counted_p(x, nx, y, ny), 1e-12);
+    }
+}
+
+static void many_values_with_ties_take_the_normal_approximation_with_correction(void **unused)
+{
+    (void)unused;
+    double a[21], b[21], exact, normal;
+    for (int i = 0; i < 21; i++) {
+        a[i] = i / 2;
+        b[i] = i / 2 + 3;
+    }
+    exact = stats_mann_whitney(a, 20, b, 20);
+    normal = stats_mann_whitney(a, 21, b, 21);
+    assert_true(exact > 0.005 && exact < 0.02);
+    assert_near(normal, exact, 0.005);
 }
 
 static void nothing_to_compare_is_no_difference(void **unused)
@@ -430,7 +486,8 @@ int main(void)
         cmocka_unit_test(summary_of_unsorted_values),
         cmocka_unit_test(separated_groups_have_the_smallest_exact_p),
         cmocka_unit_test(mann_whitney_of_the_textbook_example),
-        cmocka_unit_test(ties_take_the_normal_approximation_with_correction),
+        cmocka_unit_test(few_values_with_ties_have_the_p_of_counting_every_division),
+        cmocka_unit_test(many_values_with_ties_take_the_normal_approximation_with_correction),
         cmocka_unit_test(nothing_to_compare_is_no_difference),
         cmocka_unit_test(exact_and_normal_agree_where_both_can_be_used),
         cmocka_unit_test(blocks_that_all_go_one_way_have_the_smallest_exact_p),
