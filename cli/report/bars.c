@@ -2,27 +2,15 @@
 #include "cli/report/bars.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <strings.h>
 #include <unistd.h>
+
+#include "cli/report/blocks.h"
 
 #define HEIGHTS 8
 
 bool bars_have_blocks(FILE *stream)
 {
-    static const char *const variables[] = {"LC_ALL", "LC_CTYPE", "LANG"};
-    if (!isatty(fileno(stream)))
-        return true;
-    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
-        const char *locale = getenv(variables[i]); /* as "en_GB.UTF-8@euro" */
-        if (!locale || !*locale)
-            continue;
-        for (; *locale; locale++)
-            if (strncasecmp(locale, ".utf-8", 6) == 0 || strncasecmp(locale, ".utf8", 5) == 0)
-                return true;
-        return false;
-    }
-    return false;
+    return !isatty(fileno(stream)) || blocks_locale_is_utf8();
 }
 
 void bars_write(const double *values, size_t count, bool blocks, struct buf *out)

@@ -9,8 +9,7 @@
 
 #define COLUMNS_DEFAULT 80
 
-/* The locale of characters by its name, as setlocale would find it; the program itself stays in the C locale. */
-static bool locale_is_utf8(void)
+bool blocks_locale_is_utf8(void)
 {
     static const char *const variables[] = {"LC_ALL", "LC_CTYPE", "LANG"};
     for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
@@ -29,7 +28,7 @@ struct blocks blocks_of_stdout(void)
 {
     struct winsize size;
     bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-    return (struct blocks){.columns = known ? size.ws_col : COLUMNS_DEFAULT, .unicode = locale_is_utf8()};
+    return (struct blocks){.columns = known ? size.ws_col : COLUMNS_DEFAULT, .unicode = blocks_locale_is_utf8()};
 }
 
 void blocks_add(const struct blocks *self, enum blocks_kind kind, double share, struct buf *out)

@@ -13,6 +13,10 @@ struct blocks {
     bool unicode;
 };
 
+/* Whether the locale of characters (LC_ALL, LC_CTYPE, LANG) is UTF-8 by its name; the program itself stays in the C
+ * locale. */
+bool blocks_locale_is_utf8(void);
+
 /* What stdout can show. */
 struct blocks blocks_of_stdout(void);
 

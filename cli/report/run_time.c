@@ -2,6 +2,7 @@
 #include "cli/report/run_time.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,30 +117,17 @@ static int each_host(const struct run_info *run, host_fn each, void *context, st
 
 /* ---- JSON ---- */
 
-/* The value of one bucket. */
-static uint64_t bytes_of(const struct time_bucket *bucket)
-{
-    return bucket->bytes;
-}
-
-static uint64_t requests_of(const struct time_bucket *bucket)
-{
-    return bucket->requests;
-}
-
-static uint64_t in_flight_of(const struct time_bucket *bucket)
-{
-    return bucket->in_flight_ns;
-}
-
-static void json_buckets(struct json_writer *json, const char *key, const struct time_buckets *buckets,
-                         uint64_t (*value)(const struct time_bucket *bucket))
+/* A member of all buckets, by its offset. */
+static void json_buckets(struct json_writer *json, const char *key, const struct time_buckets *buckets, size_t member)
 {
     int indent = json->indent;
     json_member_array(json, key);
     json->indent = 0; /* an array on one line */
-    for (uint64_t i = 0; i < buckets->count; i++)
-        json_write_u64(json, value(&buckets->buckets[i]));
+    for (uint64_t i = 0; i < buckets->count; i++) {
+        uint64_t value;
+        memcpy(&value, (const char *)&buckets->buckets[i] + member, sizeof value);
+        json_write_u64(json, value);
+    }
     json_write_end_array(json);
     json->indent = indent;
 }
@@ -160,9 +148,9 @@ static void json_ranks(const struct record *record, unsigned op, unsigned kind, 
         if (together > 1)
             json_member_u64(json, "ranks", end - i);
         json_member_u64(json, "first_bucket", buckets.first);
-        json_buckets(json, "bytes", &buckets, bytes_of);
-        json_buckets(json, "requests", &buckets, requests_of);
-        json_buckets(json, "in_flight_ns", &buckets, in_flight_of);
+        json_buckets(json, "bytes", &buckets, offsetof(struct time_bucket, bytes));
+        json_buckets(json, "requests", &buckets, offsetof(struct time_bucket, requests));
+        json_buckets(json, "in_flight_ns", &buckets, offsetof(struct time_bucket, in_flight_ns));
         json_write_end_object(json);
     }
     json_write_end_array(json);

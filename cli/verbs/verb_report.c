@@ -257,7 +257,7 @@ static int find_kind(struct cli *cli, struct history *history, const struct page
         *kind = &kinds[KIND_COMPARISON];
         return 0;
     }
-    if (cli->word_count && strchr(cli->words[0], '=')) {
+    if (cli->word_count && cli->words[0][strcspn(cli->words[0], "= ")]) {
         *kind = &kinds[KIND_OVERVIEW];
         return 0;
     }
@@ -555,10 +555,10 @@ const struct verb verb_report = {
     .arguments = "[RUN|SWEEP|'key=value…'|BASE OTHER…]",
     .summary = "a page with charts, in one file, for a browser",
     .about =
-        "Of a run, a sweep, the runs that match filters (in quotes), or two sides and more, each as `compare` takes "
-        "it. The file has its figures, scripts and styles in it and loads nothing, so it can be mailed and kept. "
-        "--json: the data of the page, which are the documents of show, list, history and compare. Without a name: "
-        "the latest run.",
+        "Of a run, a sweep, the runs that match filters or have names (in quotes), or two sides and more, each as "
+        "`compare` takes it. The file has its figures, scripts and styles in it and loads nothing, so it can be mailed "
+        "and kept. --json: the data of the page, which are the documents of show, list, history and compare. Without "
+        "a name: the latest run.",
     .example = "ckptbench report LATEST -o report.html",
     VERB_FLAGS(flags),
     .run = run_report,

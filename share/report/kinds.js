@@ -186,13 +186,12 @@ function judgeBest(name, best) {
     const { base, others } = best, nameOfSide = ({ name: side }) => side.replace(/^sweep=\S+ /, "");
     if (others.some((other) => other.method === "within-run")) return [says("One run of a combination tells no effect from chance: repeat the sweep.")];
     const of = (...verdicts) => others.filter((other) => other.metrics[name] && verdicts.includes(other.metrics[name].verdict));
-    const list = (sides) => sides.map(nameOfSide).join("; ");
     const [behind, same, open] = [of("worse"), of("same"), of("inconclusive", "better")];
     const more = Math.max(0, ...open.map((other) => other.metrics[name].more_runs || 0));
     const sentences = [];
-    if (behind.length) sentences.push(says(`${nameOfSide(base)} is better than ${list(behind)}.`, "good"));
-    if (same.length) sentences.push(says(`As good as it: ${list(same)}.`));
-    if (open.length) sentences.push(says(`Whether it is better than ${list(open)} cannot be told${more ? `; about ${plural(more, "more run")} a side would tell` : ""}.`));
+    if (behind.length) sentences.push(says(`${nameOfSide(base)} is better than ${behind.map(nameOfSide).join(", ")}.`, "good"));
+    if (same.length) sentences.push(says(`As good as it: ${same.map(nameOfSide).join(", ")}.`));
+    if (open.length) sentences.push(says(`Whether it is better than ${open.map(nameOfSide).join(" or ")} cannot be told${more ? `; about ${plural(more, "more run")} a side would tell` : ""}.`));
     return sentences;
 }
 

@@ -84,9 +84,9 @@ class Browser:
         assert "error" not in message, f"{method}: {message['error']}"
         return message["result"]
 
-    def view(self, width=1400, height=1000, scheme="light"):
+    def view(self, width=1400, height=1000, scheme="light", media=""):
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        self.call("Emulation.setEmulatedMedia", media="", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.call("Emulation.setEmulatedMedia", media=media, features=[{"name": "prefers-color-scheme", "value": scheme}])
         self.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def open(self, path, **view):

@@ -183,8 +183,13 @@ FAULTS = """[...document.querySelectorAll(".chart")].flatMap((chart) => {
 })"""
 
 
+# Tables that are wider than the paper; those of many rows and columns may be.
+CUT_ON_PAPER = """[...document.querySelectorAll("table")].filter((table) => table.getBoundingClientRect().right > innerWidth + 1 && table.rows[0].cells.length < 12)
+    .map((table) => table.closest("section").querySelector("h2").textContent)"""
+
+
 def check_looks(browser, path):
-    """At every width and in both schemes: no error, no request, no overflow, nothing blank, no label on another."""
+    """At every width, in both schemes and on paper: no error, no request, no overflow, nothing blank, no label on another."""
     for view in ({"width": 390, "height": 800}, {"width": 1400}, {"width": 1400, "scheme": "dark"}, {"width": 3840, "height": 2160}):
         browser.open(path, **view)
         assert browser.said == []
@@ -193,6 +198,10 @@ def check_looks(browser, path):
         assert browser.evaluate(FAULTS) == [], view
     unfold(browser)
     assert browser.evaluate(NAMELESS) == []
+    browser.view(width=720, media="print")
+    browser.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert browser.evaluate(CUT_ON_PAPER) == []
+    browser.view()
 
 
 @pytest.mark.parametrize("kind", ["run", "comparison", "sweep", "training", "suite", *MADE])

@@ -6,7 +6,10 @@ const LINES_NAMED = 8; // the others are grey
 // [{key, points, changes}] of a history, those with most runs first. A line has one experiment on one store and site.
 function linesOf(history) {
     const keyOf = (point) => JSON.stringify([point.experiment_hash, point.store, point.site]), lines = new Map();
-    for (const point of history.points) lines.set(keyOf(point), [...(lines.get(keyOf(point)) || []), point]);
+    for (const point of history.points) {
+        if (!lines.has(keyOf(point))) lines.set(keyOf(point), []);
+        lines.get(keyOf(point)).push(point);
+    }
     return [...lines].map(([key, points]) => ({ key, points, changes: history.change_points.filter((point) => keyOf(point) === key) })).sort((a, b) => b.points.length - a.points.length);
 }
 

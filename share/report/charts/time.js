@@ -41,7 +41,7 @@ function throughputOverTime(run) {
             option: (palette) => ({
                 tooltip: { trigger: "axis", formatter: (points) => tip(`at ${digits(points[0].value[0])} s`, points.map((point) => [point.seriesName, figure(point.value[1], "bytes/s")])) },
                 legend: {}, grid: { bottom: 26 }, dataZoom: [{ type: "inside", xAxisIndex: 0, zoomOnMouseWheel: "ctrl", moveOnMouseWheel: false }],
-                xAxis: axis(palette, { type: "value", name: "seconds", nameGap: 28, max: run.time.duration_s ?? undefined }),
+                xAxis: axis(palette, { type: "value", name: "seconds", nameGap: 28, max: run.time.duration_s ?? undefined, axisLabel: { showMaxLabel: false } }),
                 yAxis: bytesAxis(palette, most, "bytes/s"),
                 series: lines.map(({ entry, points }, index) => ({ name: nameOf(entry), type: "line", showSymbol: false, areaStyle: { opacity: 0.25 },
                     lineStyle: { width: 1.5 }, itemStyle: { color: palette.hues[index % palette.hues.length] }, data: points })),
@@ -142,7 +142,7 @@ function countersOfHosts(run) {
                 option: (palette) => ({
                     tooltip: { trigger: "item", formatter: (point) => tip(point.seriesName, [["at", `${digits(point.value[0])} s`], ["", text(point.value[1])]]) },
                     legend: {}, grid: { bottom: 26 },
-                    xAxis: axis(palette, { type: "value", name: "seconds", nameGap: 28, max: run.time.duration_s ?? undefined }),
+                    xAxis: axis(palette, { type: "value", name: "seconds", nameGap: 28, max: run.time.duration_s ?? undefined, axisLabel: { showMaxLabel: false } }),
                     yAxis: unit === "ratio" ? axis(palette, { type: "value", min: 0, max: 1, axisLabel: { formatter: percent } })
                         : bytesAxis(palette, Math.max(...lines.flatMap((line) => line.points.map(([, value]) => value || 0))), unit),
                     series: lines.map((line, index) => ({ name: line.name, type: "line", showSymbol: line.points.length < 2, lineStyle: { width: 1.5 }, itemStyle: { color: palette.hues[index % palette.hues.length] }, data: line.points })),
