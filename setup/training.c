@@ -99,17 +99,6 @@ static int check_axes(const struct experiment *experiment, struct cb_err *err)
     return 0;
 }
 
-static int check_device(const struct experiment *experiment, const struct training *self, struct cb_err *err)
-{
-    if (!experiment_is(experiment, OPT_DEVICE, "cuda"))
-        return 0;
-    if (self->cpu_offload)
-        return cb_fail(err, CB_ERR_USAGE,
-                       "train.cpu_offload keeps parameters and optimizer in this machine's memory, device=cuda in the "
-                       "GPU's: give one of them");
-    return 0;
-}
-
 static void name_configuration(const struct experiment *experiment, struct training *self)
 {
     char group[24] = "";
@@ -213,8 +202,6 @@ int training_read(const struct experiment *experiment, const struct model *model
     int rc = check_axes(experiment, err);
     if (!rc)
         rc = check_wraps(experiment, &self, err);
-    if (!rc)
-        rc = check_device(experiment, &self, err);
     if (!rc && self.warmup >= self.steps)
         rc = cb_fail(err, CB_ERR_USAGE,
                      "train.steps=%" PRIu64 " leaves no step to measure after warmup=%" PRIu64 ": give more steps",
@@ -275,7 +262,7 @@ uint64_t training_least_bytes(const struct experiment *experiment, const struct 
 {
     struct training here = *training;
     here.cpu_offload = false; /* what is offloaded lies in this machine's memory */
-    return experiment_is(experiment, OPT_DEVICE, "cuda")
+    return experiment_is(experiment, OPT_DEVICE, "cuda") && !training->cpu_offload
                ? 0
                : memory_stage_bytes(&here, model, training_moments(experiment), MEMORY_AFTER_WARMUP);
 }

@@ -42,7 +42,7 @@ const char *memory_stage_name(enum memory_stage stage); /* "after data creation"
 uint64_t memory_stage_bytes(const struct training *training, const struct model *model, unsigned moments,
                             enum memory_stage stage);
 
-/* Least memory of this machine that a rank takes: what lasts between steps, without activations. 0 if it is on a device. */
+/* Least memory of this machine that a rank takes: what lasts between steps, without activations. 0 if that is on a device. */
 uint64_t training_least_bytes(const struct experiment *experiment, const struct training *training,
                               const struct model *model);
 

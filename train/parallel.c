@@ -55,8 +55,10 @@ static int make_device_stream(struct parallel *self, uint64_t deadline_ns, struc
                                         .device = self->math->device,
                                         .trace = self->setup.trace,
                                         .shards = &self->shards,
-                                        .replicas = &self->replicas};
-    return self->training->ranks > 1 ? device_stream_new(&setup, deadline_ns, &self->device_stream, err) : 0;
+                                        .replicas = &self->replicas,
+                                        .copies = self->training->cpu_offload};
+    return self->training->ranks > 1 || setup.copies ? device_stream_new(&setup, deadline_ns, &self->device_stream, err)
+                                                     : 0;
 }
 
 /* Adjacent ranks form the sharding groups; ranks at the same position in their groups are replicas. Collective. */
@@ -100,7 +102,7 @@ static int init_values(struct parallel *self, uint64_t deadline_ns, struct cb_er
         if (!share_of(self, unit, &share))
             continue;
         float *weights = self->arrays[PARALLEL_WEIGHTS] + share.at;
-        if (self->math)
+        if (self->owner)
             rc = parallel_device_init(self, unit, share.first, share.count, weights, deadline_ns, err);
         else
             train_model_init(self->setup.model, unit, share.first, share.count, self->setup.seed, weights);
@@ -127,9 +129,10 @@ int parallel_new(const struct parallel_setup *setup, uint64_t deadline_ns, struc
         return alloc_fail(err, "for training");
     self->setup = *setup;
     self->math = setup->math;
+    self->owner = setup->training->cpu_offload ? NULL : setup->math;
     self->packed_wrap = SIZE_MAX;
     self->shard_index = comm_rank(setup->comm) % setup->training->shard_ranks;
-    parallel_set_mode(self, setup->training);
+    parallel_set_mode(self, setup->training, setup->math != NULL);
     int rc = make_wraps(self, err);
     if (!rc)
         rc = make_lists(self, err);
@@ -224,20 +227,20 @@ static struct slot *take_slot(struct parallel *self, size_t wrap)
     return slot;
 }
 
-/* Gathers all parts of a wrap from the ranks that shard it; in bf16 with two bytes per value. */
-static void gather(struct parallel *self, const float *weights, float *to, size_t index)
+/* In bf16 with two bytes per value: rounds this rank's part, here or on the device, and gathers all. */
+static void gather_packed(struct parallel *self, const float *weights, float *to, size_t index)
 {
-    uint64_t values = self->wraps.items[index].share;
+    uint64_t values = self->wraps.items[index].share, packed = stream_packed(values);
     const struct stream_group *shards = &self->shards;
-    if (!self->sends_bf16) {
-        add_work(self, STREAM_GATHER, shards, weights, to, values, index);
-        return;
-    }
-    if (self->math)
-        self->math->ops->pack_bf16(self->math, weights, (uint16_t *)(void *)self->packed_share, values);
+    float *share = shards->ranks > 1 ? self->packed_share : self->packed;
+    if (self->packed_here)
+        add_work(self, STREAM_TO_DEVICE, shards, parallel_packed_here(self, index), share, packed, index);
+    else if (self->math)
+        self->math->ops->pack_bf16(self->math, weights, (uint16_t *)(void *)share, values);
     else
-        add_work(self, STREAM_PACK, shards, weights, self->packed_share, values, index);
-    add_work(self, STREAM_GATHER, shards, self->packed_share, self->packed, stream_packed(values), index);
+        add_work(self, STREAM_PACK, shards, weights, share, values, index);
+    if (shards->ranks > 1)
+        add_work(self, STREAM_GATHER, shards, share, self->packed, packed, index);
     if (self->math)
         self->packed_wrap = index;
     else
@@ -273,17 +276,19 @@ static void start_gather(struct parallel *self, size_t index)
     float *to = take_slot(self, index)->memory;
     bool shards = training->shard_ranks > 1;
     uint64_t before = self->last_ticket;
-    if (training->cpu_offload) {
+    if (training->cpu_offload && !self->packed_here) {
         float *staged = shards ? self->staged_up : to;
         add_work(self, STREAM_TO_DEVICE, &self->shards, weights, staged, wrap->share, index);
         weights = staged;
     }
-    if (shards)
-        gather(self, weights, to, index);
-    else if (self->math)
+    if (self->sends_bf16)
+        gather_packed(self, weights, to, index);
+    else if (shards)
+        add_work(self, STREAM_GATHER, &self->shards, weights, to, wrap->share, index);
+    else if (training->bf16 && self->math)
         self->math->ops->round_bf16(self->math, weights, to, wrap->share);
     else if (training->bf16)
-        add_work(self, STREAM_ROUND, &self->shards, training->cpu_offload ? to : weights, to, wrap->share, index);
+        add_work(self, STREAM_ROUND, &self->shards, weights, to, wrap->share, index);
     self->in_use[index].whole = to;
     self->in_use[index].ready = self->last_ticket > before ? self->last_ticket : 0;
 }
@@ -450,6 +455,8 @@ static int run_visits(struct parallel *self, size_t count, struct timeline *time
     int rc = 0;
     if (self->device_stream)
         device_stream_begin(self->device_stream, deadline_ns);
+    if (self->packed_here)
+        parallel_pack_here(self);
     for (size_t i = 0; i < count && !rc; i++)
         rc = run_visit(self, i, forward_only, timeline, deadline_ns, err);
     for (size_t i = 0; i < self->wraps.count && !rc; i++)
@@ -481,7 +488,7 @@ int parallel_norm(struct parallel *self, struct timeline *timeline, double *numb
 {
     uint32_t ranks = self->training->ranks;
     int rc = 0;
-    if (self->math)
+    if (self->owner)
         rc = parallel_device_sum_of_squares(self, &numbers[0], deadline_ns, err);
     else
         numbers[0] = optimizer_sum_of_squares(parallel_summed_gradients(self), self->wraps.share,
@@ -511,11 +518,11 @@ int parallel_update(struct parallel *self, double learning_rate, double scale, u
                                         .gradients = parallel_summed_gradients(self) + share.at,
                                         .exp_avg = exp_avg ? exp_avg + share.at : NULL,
                                         .exp_avg_sq = exp_avg_sq ? exp_avg_sq + share.at : NULL,
-                                        .math = self->math};
+                                        .math = self->owner};
         optimizer_step(&self->setup.optimizer, train_model_unit(model, unit), &range, learning_rate,
                        scale / self->training->ranks, step, train_model_team(model));
     }
-    int rc = self->math ? device_math_finish(self->math, deadline_ns, err) : 0;
+    int rc = self->owner ? device_math_finish(self->owner, deadline_ns, err) : 0;
     trace_add(self->setup.trace, TRACE_COMPUTE, "optimizer", start_ns, clock_monotonic_ns(), 0);
     return rc;
 }
@@ -539,16 +546,16 @@ void parallel_flat(const struct parallel *self, size_t unit, uint64_t element, u
 
 struct parallel_device_memory parallel_device_memory(const struct parallel *self)
 {
-    if (!self->math)
-        return (struct parallel_device_memory){0};
-    return (struct parallel_device_memory){self->memory, self->bytes, self->counters};
+    return (struct parallel_device_memory){.base = self->owner ? self->memory : NULL,
+                                           .bytes = self->math ? self->bytes : 0,
+                                           .counters = self->owner ? self->counters : NULL};
 }
 
 struct parallel_figures parallel_figures(const struct parallel *self)
 {
     struct parallel_figures figures = {.wraps = self->wraps.count,
                                        .share = self->wraps.share,
-                                       .bytes = self->bytes,
+                                       .bytes = self->bytes + self->pinned_bytes,
                                        .most_gathered = self->most_gathered,
                                        .gathered_bytes = self->most_whole_values * sizeof(float)};
     for (size_t i = 0; i < self->wraps.count; i++)

@@ -10,8 +10,8 @@
  *
  * Communication runs on a stream, concurrently with computation. Collective calls, from one thread.
  *
- * With a model on a device (without CPU offload) all arrays and buffers are one piece of device memory, and ranks
- * exchange between their devices (train/device_stream.h). */
+ * With a model on a device all arrays and buffers are one piece of device memory, and ranks exchange between their
+ * devices (train/device_stream.h). With CPU offload the arrays are in pinned host memory, where the optimizer runs. */
 #ifndef TRAIN_PARALLEL_H
 #define TRAIN_PARALLEL_H
 
@@ -36,7 +36,7 @@ struct parallel_setup {
     struct comm *comm;         /* borrowed, like all members below */
     struct train_model *model; /* its units and stages; determines the parameters */
     struct trace *trace;
-    struct device *device;                     /* NULL without CPU offload */
+    struct device *device;                     /* that copies, with CPU offload if the host computes; else NULL */
     struct device_math *math;                  /* the model's; NULL: the host computes */
     const struct device_comm_ops *device_comm; /* of the device that computes */
     struct optimizer optimizer;
@@ -49,7 +49,7 @@ enum parallel_array { PARALLEL_WEIGHTS, PARALLEL_EXP_AVG, PARALLEL_EXP_AVG_SQ, P
 /* All arrays in one piece on a device; `counters` has room for this many int64, which a checkpoint also stores. */
 #define PARALLEL_COUNTERS 2
 struct parallel_device_memory {
-    void *base; /* NULL without a device */
+    void *base; /* NULL if the arrays are in host memory */
     uint64_t bytes;
     int64_t *counters;
 };
@@ -57,15 +57,17 @@ struct parallel_device_memory {
 struct parallel_figures {
     uint64_t wraps, parameters; /* of the model */
     uint64_t share;             /* elements of each array that this rank keeps, including padding */
-    uint64_t bytes;             /* held by this rank, including buffers */
+    uint64_t bytes;             /* held by this rank, including buffers; on a device and in pinned memory together */
     uint32_t most_gathered;     /* peak number of gathered wraps, without the root's */
     uint64_t gathered_bytes;    /* peak of the previous step, including the root's wrap */
 };
 
 struct parallel;
 
-/* Bytes that parallel_new allocates on each rank; a pure function. `moments` as in optimizer_moments. */
-uint64_t parallel_bytes(const struct training *training, const struct model *model, unsigned moments);
+/* Bytes that parallel_new allocates on each rank, in the memory of a device if one computes; then *pinned is what it
+ * allocates in pinned host memory. A pure function. `moments` as in optimizer_moments. */
+uint64_t parallel_bytes(const struct training *training, const struct model *model, unsigned moments, bool on_device,
+                        uint64_t *pinned);
 
 /* Allocates, fills the weights (train_model_init) and zeroes the rest. Collective. */
 int parallel_new(const struct parallel_setup *setup, uint64_t deadline_ns, struct parallel **parallel,

@@ -1,23 +1,52 @@
 /* Memory of data parallelism: one allocation on the host or on a device, and transfers of values to and from the
  * device. */
+#include <string.h>
 #include <sys/mman.h>
 
 #include "core/alloc.h"
 #include "core/units.h"
+#include "engine/kernels.h"
 #include "train/parallel_parts.h"
 #include "train/train_model_internal.h"
 
 #define PART_BYTES (UINT64_C(16) << 20) /* of initial values, before they are sent */
 
-void parallel_set_mode(struct parallel *self, const struct training *training)
+void parallel_set_mode(struct parallel *self, const struct training *training, bool on_device)
 {
     self->training = training;
+    self->on_device = on_device;
     self->shards.ranks = training->shard_ranks;
     self->replicas.ranks = training->ranks / training->shard_ranks;
     self->scatters = training->shard_ranks > 1 || training->cpu_offload;
     self->gathers = self->scatters || training->bf16;
     self->buckets = !self->scatters && self->replicas.ranks > 1;
-    self->sends_bf16 = training->bf16 && training->shard_ranks > 1; /* the type in which they are used */
+    /* Sent in the type in which they are used, from rank to rank and to a device. */
+    self->sends_bf16 = training->bf16 && (training->shard_ranks > 1 || (on_device && training->cpu_offload));
+}
+
+/* --- bf16 copies for a device --- */
+
+/* Each wrap begins at a float of its own. */
+float *parallel_packed_here(const struct parallel *self, size_t wrap)
+{
+    return self->packed_here + self->wraps.items[wrap].begin / 2 + wrap;
+}
+
+static void pack_part(void *context, uint32_t thread)
+{
+    const struct parallel *self = context;
+    for (size_t i = 0; i < self->wraps.count; i++) {
+        const struct fsdp_unit *wrap = &self->wraps.items[i];
+        uint64_t first, end;
+        thread_pool_share(train_model_team(self->setup.model), thread, wrap->share, 16, &first, &end);
+        kernel_pack_bf16(self->arrays[PARALLEL_WEIGHTS] + wrap->begin + first,
+                         (uint16_t *)(void *)parallel_packed_here(self, i) + first, end - first);
+    }
+}
+
+void parallel_pack_here(struct parallel *self)
+{
+    thread_pool_run(train_model_team(self->setup.model), pack_part, self);
 }
 
 /* --- one piece of memory --- */
@@ -35,22 +64,25 @@ static void take_slots(struct arena *arena, bool wanted, const struct fsdp_units
         slots[i] = (struct slot){.wrap = SIZE_MAX, .memory = take(arena, wanted, wraps->largest)};
 }
 
-/* Lays out all arrays and buffers, from self->wraps and the mode. */
-static void take_all(struct parallel *self, unsigned moments, struct arena *arena)
+/* Lays out all arrays and buffers, from self->wraps and the mode; `pinned` is used if a device computes. */
+static void take_all(struct parallel *self, unsigned moments, struct arena *arena, struct arena *pinned)
 {
     const struct fsdp_units *wraps = &self->wraps;
     bool offload = self->training->cpu_offload;
     uint64_t largest_share = 0;
     for (size_t i = 0; i < wraps->count; i++)
         largest_share = wraps->items[i].share > largest_share ? wraps->items[i].share : largest_share;
-    if (self->math) {
+    struct arena *arrays = self->on_device && offload ? pinned : arena;
+    if (self->on_device) {
         self->counters = arena_take(arena, PARALLEL_COUNTERS, sizeof(int64_t));
         self->device_sum = arena_take(arena, 1, sizeof *self->device_sum);
+        self->host_sum = arena_take(pinned, 1, sizeof *self->host_sum);
     }
-    self->arrays[PARALLEL_WEIGHTS] = take(arena, true, wraps->share);
-    self->arrays[PARALLEL_GRADIENTS] = take(arena, true, wraps->share);
-    self->arrays[PARALLEL_EXP_AVG] = take(arena, moments > 0, wraps->share);
-    self->arrays[PARALLEL_EXP_AVG_SQ] = take(arena, moments > 1, wraps->share);
+    self->arrays[PARALLEL_WEIGHTS] = take(arrays, true, wraps->share);
+    self->arrays[PARALLEL_GRADIENTS] = take(arrays, true, wraps->share);
+    self->arrays[PARALLEL_EXP_AVG] = take(arrays, moments > 0, wraps->share);
+    self->arrays[PARALLEL_EXP_AVG_SQ] = take(arrays, moments > 1, wraps->share);
+    self->packed_here = take(pinned, arrays == pinned && self->sends_bf16, wraps->share / 2 + wraps->count + 1);
     self->sums = take(arena, self->buckets, wraps->share);
     self->packed_share = take(arena, self->sends_bf16, stream_packed(largest_share));
     self->packed = take(arena, self->sends_bf16, stream_packed(largest_share) * self->training->shard_ranks);
@@ -60,23 +92,25 @@ static void take_all(struct parallel *self, unsigned moments, struct arena *aren
     self->staged_down = take(arena, offload, largest_share);
 }
 
-uint64_t parallel_bytes(const struct training *training, const struct model *model, unsigned moments)
+uint64_t parallel_bytes(const struct training *training, const struct model *model, unsigned moments, bool on_device,
+                        uint64_t *pinned)
 {
+    struct arena arena = {0}, pinned_arena = {0};
     uint64_t root = training->linear ? 0 : 1;
     struct parallel counted = {0};
-    struct arena arena = {0};
     uint64_t *units = calloc(model->layers + 1, sizeof *units);
-    parallel_set_mode(&counted, training);
+    parallel_set_mode(&counted, training, on_device);
     for (size_t i = 0; units && i < model->count; i++) {
         const struct model_tensor *tensor = &model->tensors[i];
         struct region whole = region_whole(tensor->dims, tensor->shape);
         units[tensor->layer >= 0 ? root + (uint64_t)tensor->layer : 0] += region_elements(&whole);
     }
     if (units && fsdp_units_init(&counted.wraps, training, units, model->layers + root, NULL, 0, NULL) == 0) {
-        take_all(&counted, moments, &arena);
+        take_all(&counted, moments, &arena, &pinned_arena);
         fsdp_units_release(&counted.wraps);
     }
     free(units);
+    *pinned = pinned_arena.used_bytes;
     return arena.used_bytes;
 }
 
@@ -96,38 +130,42 @@ static int map_there(struct parallel *self, struct cb_err *err)
 {
     struct device *device = self->math->device;
     char text[32];
-    void *pinned = NULL;
     int rc = device->ops->allocate(device, MEMORY_DEVICE, self->bytes, &self->memory, err);
     if (rc)
         return cb_context(err, "%s of parameters, gradients and optimizer",
                           units_format_bytes((double)self->bytes, text));
     rc = device->ops->set(device, self->memory, 0, self->bytes, err);
     if (!rc)
-        rc = device->ops->allocate(device, MEMORY_PINNED, sizeof *self->host_sum, &pinned, err);
-    self->host_sum = pinned;
-    return rc;
+        rc = device->ops->allocate(device, MEMORY_PINNED, self->pinned_bytes, &self->pinned, err);
+    if (rc)
+        return cb_context(err, "%s of pinned memory", units_format_bytes((double)self->pinned_bytes, text));
+    memset(self->pinned, 0, self->pinned_bytes);
+    return 0;
 }
 
 int parallel_map(struct parallel *self, struct cb_err *err)
 {
-    struct arena arena = {0};
+    struct arena arena = {0}, pinned = {0};
     unsigned moments = optimizer_moments(self->setup.optimizer.kind);
-    take_all(self, moments, &arena);
+    take_all(self, moments, &arena, &pinned);
     self->bytes = arena.used_bytes;
+    self->pinned_bytes = pinned.used_bytes;
     int rc = self->math ? map_there(self, err) : map_here(self, err);
     if (rc)
         return rc;
     arena = (struct arena){.base = self->memory};
-    take_all(self, moments, &arena);
+    pinned = (struct arena){.base = self->pinned};
+    take_all(self, moments, &arena, &pinned);
     return 0;
 }
 
 void parallel_unmap(struct parallel *self)
 {
-    if (self->math && self->host_sum)
-        self->math->device->ops->release(self->math->device, MEMORY_PINNED, self->host_sum, sizeof *self->host_sum);
-    if (self->math && self->memory)
-        self->math->device->ops->release(self->math->device, MEMORY_DEVICE, self->memory, self->bytes);
+    struct device *device = self->math ? self->math->device : NULL;
+    if (device && self->pinned)
+        device->ops->release(device, MEMORY_PINNED, self->pinned, self->pinned_bytes);
+    if (device && self->memory)
+        device->ops->release(device, MEMORY_DEVICE, self->memory, self->bytes);
     else if (self->memory)
         munmap(self->memory, self->bytes);
 }

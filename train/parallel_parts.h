@@ -49,13 +49,22 @@ struct parallel {
     uint64_t bucket_end;                      /* this element and all after it are being reduced */
     void *memory;                             /* of all arrays and buffers, on the device if there is one */
     uint64_t bytes;
-    struct device_math *math;      /* from the setup */
+    bool on_device;            /* a device computes */
+    struct device_math *math;  /* from the setup */
+    struct device_math *owner; /* of the device that has the arrays; NULL if they are in host memory */
+    void *pinned;              /* on the host, with a device: host_sum, and with CPU offload the arrays */
+    uint64_t pinned_bytes;
+    float *packed_here;            /* with CPU offload: this rank's weights in bf16, see parallel_packed_here */
     int64_t *counters;             /* on the device */
     double *device_sum, *host_sum; /* of squares: on the device, and in pinned host memory */
 };
 
 /* Derives from the training what is gathered, reduced and sent, and how. */
-void parallel_set_mode(struct parallel *self, const struct training *training);
+void parallel_set_mode(struct parallel *self, const struct training *training, bool on_device);
+
+/* A wrap's part of packed_here; and fills all of it from the weights. */
+float *parallel_packed_here(const struct parallel *self, size_t wrap);
+void parallel_pack_here(struct parallel *self);
 
 /* Allocates all arrays and buffers of self->wraps, zeroed. Call parallel_unmap also after a failure. */
 int parallel_map(struct parallel *self, struct cb_err *err) CB_MUST_CHECK;

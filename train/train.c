@@ -240,7 +240,7 @@ static int check_memory(struct trainer *self, struct cb_err *err)
 {
     bool on_device = self->gpu;
     unsigned moments = optimizer_moments(self->optimizer.kind);
-    uint64_t state = parallel_bytes(&self->training, self->described, moments);
+    uint64_t pinned = 0, state = parallel_bytes(&self->training, self->described, moments, on_device, &pinned);
     uint64_t host_step = train_model_bytes(&self->setup) + 4 * batch_elements(self);
     uint64_t step = on_device ? train_model_device_bytes(&self->setup) : host_step;
     bool saves = self->training.checkpoint_steps || self->training.checkpoint_ns;
@@ -252,9 +252,9 @@ static int check_memory(struct trainer *self, struct cb_err *err)
     if (on_device)
         rc = trainer_join(self, rc, &short_of);
     if (!rc)
-        rc = check_host_memory(self, (on_device ? 0 : state) + host_step + staging, &short_of);
+        rc = check_host_memory(self, (on_device ? pinned : state) + host_step + staging, &short_of);
     if (rc == CB_ERR_MEMORY)
-        return say_what_needs_less(self, &short_of, state, step, staging, err);
+        return say_what_needs_less(self, &short_of, state + pinned, step, staging, err);
     return rc ? cb_fail(err, rc, "%s", short_of.message) : 0;
 }
 
@@ -307,7 +307,7 @@ static int make_parallel(struct trainer *self, struct cb_err *err)
 static int make_model(struct trainer *self, struct cb_err *err)
 {
     int rc = train_model_new(&self->setup, &self->model, err);
-    if (!rc && self->training.cpu_offload)
+    if (!rc && self->training.cpu_offload && !self->gpu)
         rc = device_host_open(1, &self->device, err);
     uint64_t events = rc ? 0 : self->trace_steps * (train_model_stage_count(self->model) + 4) * EVENTS_A_STAGE;
     if (!rc)

@@ -71,7 +71,7 @@ static int open_place(struct train_checkpoint *self, struct trainer *trainer, st
     if (!rc && self->async)
         rc = trace_requests_start(self->experiment, &place, trainer->page, self->async_store, true, &self->async_trace,
                                   err);
-    if (!rc && self->async && !trainer->gpu)
+    if (!rc && self->async && !trainer_state_device(trainer))
         rc = device_host_open(device_host_cores(), &self->device, err);
     rc = trainer_join(trainer, rc, err);
     if (!rc && self->async)
@@ -92,7 +92,7 @@ static int make_engine(struct train_checkpoint *self, struct trainer *trainer, s
         .folder = &self->folder,
         .async_comm = self->async_comm,
         .async_store = self->async_store,
-        .device = trainer->gpu ? trainer->gpu : self->device,
+        .device = self->device ? self->device : trainer_state_device(trainer),
     };
     int rc = engine_config_read(self->experiment, &setup.config, err);
     return rc ? rc : engine_new(&setup, &self->engine, err);

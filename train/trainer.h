@@ -44,7 +44,7 @@ struct trainer {
     struct schedule schedule;
     double clip, learning_rate; /* of the previous step */
     uint64_t epochs, validate_every, trace_steps;
-    struct device *device;       /* NULL without CPU offload */
+    struct device *device;       /* that copies, with CPU offload if host threads compute; else NULL */
     struct device_plugin plugin; /* with device=cuda: */
     struct device *gpu;          /* the device that computes, see setup.math; NULL: host threads */
     struct device_info gpu_info;
@@ -65,6 +65,8 @@ struct trainer {
 };
 
 uint64_t trainer_deadline(const struct trainer *self);
+/* The device that has the state in its memory; NULL: it is in host memory. Call after parallel_new. */
+struct device *trainer_state_device(const struct trainer *self);
 /* Ends a phase: see comm/agree.h. */
 int trainer_join(struct trainer *self, int code, struct cb_err *err) CB_MUST_CHECK;
 

@@ -49,13 +49,29 @@ def same(ours, theirs):
     ("ranks=2", "train.data_parallel=ddp", "train.dropout=0.1"),
     ("ranks=2", "train.forward_prefetch=true"),
     ("ranks=2", "dtype=bf16", "layers=2", "train.backward_prefetch=BACKWARD_POST"),
+    ("ranks=2", "train.cpu_offload=true"),
     ("ranks=4", "sharding=hybrid(2)", "train.validate_every=2", "train.backward_prefetch=NONE"),
-], ids=["ddp", "fsdp", "bf16+post", "hybrid+none"])
+], ids=["ddp", "fsdp", "bf16+post", "offload", "hybrid+none"])
 def test_ranks_with_a_gpu_each_have_the_losses_and_the_exchange_of_ranks_without(tmp_path, gpus, words):
     here, there = both(tmp_path, "train.batch_size=2", *words)
     same(losses(there), losses(here))
-    for metric in ("comm_bytes", "gathered_bytes"):
+    for metric in ("comm_bytes", "gathered_bytes", "offload_bytes"):
         assert values(there, metric) == values(here, metric)
     assert values(here, "comm_s") and not values(there, "comm_s")  # the host does not know it of devices
     told, untold = facts(there), facts(here)
     assert told["train.exchange"] == untold["train.exchange"] and "CUDA on a CPU" in told["device"]
+
+
+def test_a_checkpoint_goes_from_gpus_to_ranks_without_and_to_an_offloaded_gpu(tmp_path, gpus):
+    train(tmp_path, *TINY, "ranks=2", "train.batch_size=2", "train.steps=6")
+    straight, seen = losses(tmp_path), {}
+    for steps, words in ((2, ("ranks=2", "train.batch_size=2", "device=cuda", "save.async=true")), (4, ("ranks=1", "train.batch_size=4")),
+                         (6, ("ranks=2", "train.batch_size=2", "device=cuda", "train.cpu_offload=true", "save.async=true"))):
+        train(tmp_path, *TINY, *words, "train.checkpoint_every=2", f"train.steps={steps}", "suffix=a", "train.resume=latest", store=tmp_path / "store")
+        seen.update(losses(tmp_path))
+    same(seen, straight)
+
+
+def test_two_ranks_on_one_gpu_are_refused_with_the_reason(tmp_path, gpus, monkeypatch):
+    monkeypatch.setenv("CUDA_ON_CPU_DEVICES", "1")
+    assert "a GPU for each rank" in train(tmp_path, *TINY, "ranks=2", "train.batch_size=2", "device=cuda", code=3)["message"]

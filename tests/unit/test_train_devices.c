@@ -76,7 +76,7 @@ int comm_sum(struct comm *comm, double *numbers, uint32_t count, uint64_t deadli
 struct way {
     struct train_setup setup; /* with the samples of all ranks together */
     uint32_t ranks, shards;
-    bool ddp, bf16, forward_prefetch;
+    bool ddp, bf16, forward_prefetch, offload;
     enum wrap_policy wrap;
     enum backward_prefetch backward;
     enum optimizer_kind optimizer;
@@ -208,6 +208,7 @@ static void open_rank(struct rank *self, uint32_t ranks)
                                        .shard_ranks = ranks > 1 ? way->shards : 1,
                                        .wrap = way->wrap,
                                        .bf16 = way->bf16,
+                                       .cpu_offload = self->device && way->offload,
                                        .backward_prefetch = way->backward,
                                        .forward_prefetch = way->forward_prefetch,
                                        .batch = self->setup.batch,
@@ -382,6 +383,26 @@ static void hybrid_on_devices_is_one_rank_with_all_samples(void **unused)
     run_way((struct way){.setup = linear(8), .ranks = 4, .shards = 2, .forward_prefetch = true, .seed = 3});
 }
 
+static void offloaded_states_are_updated_here_and_lead_to_the_same(void **unused)
+{
+    (void)unused;
+    struct rank ranks[2];
+    struct way way = {.setup = gpt2(4, 0.1f), .ranks = 2, .shards = 2, .offload = true, .seed = 1};
+    compare(&way, ranks);
+    uint64_t copied = ranks[0].counts.copied_bytes;
+    assert_int_equal(ranks[0].counts.copies, STEPS * (6 + 4)); /* with every gather and every scatter */
+    free_ranks(ranks, 2);
+    way.bf16 = true; /* parameters in two bytes, gradients in four */
+    compare(&way, ranks);
+    assert_true(ranks[0].counts.copied_bytes < 0.8 * (double)copied);
+    assert_int_equal(ranks[0].counts.copies, STEPS * (6 + 4));
+    free_ranks(ranks, 2);
+    run_way((struct way){.setup = gpt2(2, 0), .ranks = 1, .shards = 1, .offload = true, .seed = 2});
+    run_way((struct way){.setup = gpt2(2, 0), .ranks = 1, .shards = 1, .offload = true, .bf16 = true, .seed = 3});
+    run_way((struct way){.setup = gpt2(2, 0), .ranks = 1, .shards = 1, .offload = true, .wrap = WRAP_NONE, .seed = 4});
+    run_way((struct way){.setup = linear(8), .ranks = 4, .shards = 2, .offload = true, .bf16 = true, .seed = 5});
+}
+
 static void bf16_is_gathered_in_two_bytes(void **unused)
 {
     (void)unused;
@@ -454,6 +475,7 @@ int main(void)
         cmocka_unit_test(fsdp_on_devices_is_one_rank_with_all_samples),
         cmocka_unit_test(every_prefetch_and_order_of_events_leads_to_the_same),
         cmocka_unit_test(hybrid_on_devices_is_one_rank_with_all_samples),
+        cmocka_unit_test(offloaded_states_are_updated_here_and_lead_to_the_same),
         cmocka_unit_test(bf16_is_gathered_in_two_bytes),
         cmocka_unit_test(the_host_waits_for_no_wrap),
         cmocka_unit_test(a_device_that_loses_a_message_ends_the_ranks_with_its_reason),
