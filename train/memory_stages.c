@@ -26,13 +26,14 @@ uint64_t memory_resident_bytes(void)
     return found == 2 ? resident * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
 }
 
-void memory_stages_take(struct memory_stages *self, enum memory_stage stage, double device_bytes)
+void memory_stages_take(struct memory_stages *self, enum memory_stage stage, double device_bytes, double reserved_bytes)
 {
     if (self->taken[stage])
         return;
     self->taken[stage] = true;
     self->resident_bytes[stage] = memory_resident_bytes();
     self->device_bytes[stage] = device_bytes;
+    self->reserved_bytes[stage] = reserved_bytes;
 }
 
 void memory_stages_describe(const struct memory_stages *self, const char *folder, char *text, size_t size)
@@ -49,13 +50,25 @@ void memory_stages_describe(const struct memory_stages *self, const char *folder
         snprintf(text + used, size - used, " %s: %s", on_device ? "on the device" : "resident", folder);
 }
 
+/* The largest value of the stages up to this one. */
+static double most(const struct memory_stages *self, const double *values, enum memory_stage stage)
+{
+    double found = values[stage];
+    for (int earlier = 0; earlier < (int)stage; earlier++)
+        if (self->taken[earlier] && values[earlier] > found)
+            found = values[earlier];
+    return found;
+}
+
 static void write_stage(const struct memory_stages *self, enum memory_stage stage, uint32_t rank, struct buf *out)
 {
     struct json_writer json;
-    struct memory_record record = {.stage = stage, .rank = rank};
-    /* Memory is allocated from the device directly, so reserved and peak memory equal allocated. */
-    record.allocated_bytes = record.most_allocated_bytes = self->device_bytes[stage];
-    record.reserved_bytes = record.most_reserved_bytes = self->device_bytes[stage];
+    struct memory_record record = {.stage = stage,
+                                   .rank = rank,
+                                   .allocated_bytes = self->device_bytes[stage],
+                                   .most_allocated_bytes = most(self, self->device_bytes, stage),
+                                   .reserved_bytes = self->reserved_bytes[stage],
+                                   .most_reserved_bytes = most(self, self->reserved_bytes, stage)};
     record.resident_bytes = self->resident_bytes[stage] ? (double)self->resident_bytes[stage] : NAN;
     json_writer_init(&json, out, 0);
     memory_record_write(&record, &json);

@@ -316,14 +316,20 @@ static int make_model(struct trainer *self, struct cb_err *err)
     return rc ? rc : trainer_join(self, make_parallel(self, err), err);
 }
 
-/* On a device everything is allocated with the model, and kept. */
+/* On a device everything is allocated with the model, and kept. Reserved is what libraries allocate as well; other
+ * processes on the same device count, too, so it is asked from the device only at the stages. */
 static void take_memory_stage(struct trainer *self, enum memory_stage stage)
 {
-    double device_bytes = self->gpu ? 0 : NAN;
+    double device_bytes = self->gpu ? 0 : NAN, reserved_bytes = NAN;
+    struct device_info now;
+    if (self->memory.taken[stage])
+        return;
     if (self->gpu && self->parallel)
         device_bytes =
             (double)parallel_device_memory(self->parallel).bytes + (double)train_model_device_bytes(&self->setup);
-    memory_stages_take(&self->memory, stage, device_bytes);
+    if (self->gpu && self->plugin.ops->describe(self->gpu, &now, NULL) == 0)
+        reserved_bytes = (double)self->gpu_info.free_bytes - (double)now.free_bytes;
+    memory_stages_take(&self->memory, stage, device_bytes, reserved_bytes);
 }
 
 static int prepare(struct trainer *self, struct cb_err *err)

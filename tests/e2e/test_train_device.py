@@ -107,6 +107,7 @@ def test_memory_and_traces_are_those_of_the_device(tmp_path):
     records = [json.loads(line) for line in (attempt / "memory/rank-0.jsonl").read_text().splitlines()]
     allocated = [record["cuda_memory_allocated_GB"] for record in records]
     assert allocated[0] == 0 and allocated[1] == allocated[2] > 0.001
+    assert all(record["cuda_memory_reserved_GB"] >= record["cuda_memory_allocated_GB"] for record in records)
     trace = json.loads(next((attempt / "traces").rglob("rank-0.pt.trace.json")).read_text())
     names = {event["name"].split(" ")[0] for event in trace["traceEvents"] if event["ph"] == "X"}
     assert {"forward", "backward", "optimizer"} <= {name.split("#")[0] for name in names}

@@ -7,7 +7,7 @@ import tempfile
 
 import pytest
 
-from harness import BUILD, ckptbench
+from harness import BUILD, ROOT, ckptbench
 from train_harness import facts, losses, train, values
 
 TOLERANCE = 1e-5
@@ -75,3 +75,26 @@ def test_a_checkpoint_goes_from_gpus_to_ranks_without_and_to_an_offloaded_gpu(tm
 def test_two_ranks_on_one_gpu_are_refused_with_the_reason(tmp_path, gpus, monkeypatch):
     monkeypatch.setenv("CUDA_ON_CPU_DEVICES", "1")
     assert "a GPU for each rank" in train(tmp_path, *TINY, "ranks=2", "train.batch_size=2", "device=cuda", code=3)["message"]
+
+
+def test_the_suite_and_the_gpt2_of_the_training_example_are_one_job_on_gpus(tmp_path, gpus):
+    file = ROOT / "experiments/suite-and-gpt2.yaml"
+    told = ckptbench(tmp_path, "plan", file, "workload=train", "nodes=4", f"store={tmp_path}/store").stdout
+    assert "2,648,931,840 parameters" in told and "32 ranks" in told
+    scripts = ckptbench(tmp_path, "render", file, f"store={tmp_path}/store", "nodes=4", "slurm.one_job=false").stdout.split()
+    assert len(scripts) == 2 and all("#SBATCH --nodes=4" in text and "gpus-per-node=8" in text for text in (open(path).read() for path in scripts))
+    scaled = next(line for line in file.read_text().splitlines() if line.startswith("# Scaled: ")).removeprefix("# Scaled: ").split()
+    ckptbench(tmp_path, "run", file, *scaled, "suite.only=net", "suite.message_bytes=64KiB", f"store={tmp_path}/run")
+    assert "CUDA on a CPU" in facts(tmp_path)["device"] and len(losses(tmp_path)) == 4
+
+
+def test_memory_at_the_stages_is_what_the_device_has_less(tmp_path, gpus):
+    run = train(tmp_path, *TINY, "ranks=2", "train.batch_size=2", "device=cuda", "warmup=1")["run"]
+    for rank in range(2):
+        lines = (tmp_path / f"home/runs/{run}/attempts/1/memory/rank-{rank}.jsonl").read_text().splitlines()
+        data, model, warm = (json.loads(line) for line in lines)
+        assert data["cuda_memory_allocated_GB"] == 0 < data["cuda_memory_reserved_GB"]  # the libraries' own
+        assert 0 < model["cuda_memory_allocated_GB"] == warm["cuda_memory_allocated_GB"]
+        for before, record in ((data, model), (model, warm)):
+            assert record["cuda_memory_allocated_GB"] <= record["cuda_memory_reserved_GB"] <= record["cuda_max_memory_reserved_GB"]
+            assert record["cuda_max_memory_allocated_GB"] == max(record["cuda_memory_allocated_GB"], before["cuda_max_memory_allocated_GB"])

@@ -210,19 +210,27 @@ static void one_rank_talks_to_itself(void **unused)
         assert_int_equal(device->ops->check(device, &values, to, &difference, &err), 0);
         assert_int_equal(difference.wrong, 0);
     }
-    /* Rows of the device, behind a copy to it and before one from it, all of them queued at once. */
+    /* Rows of the device, behind a copy to it and before one from it, all of them queued at once: the host waits for
+     * the last one alone. */
     char *host = allocate(device, MEMORY_PINNED, bytes);
     uint64_t event = 0;
     bool done = false;
     memset(host, 7, bytes);
     copy(device, HOST_TO_DEVICE, (struct device_copy){from, host, bytes, 1, 0, 0});
     struct device_copy rows = {to, from, 500, 1000, 1000, 2000};
-    if (ops->copy(comm, DEVICE_TO_DEVICE, &rows, 1, &err) || ops->record(comm, &event, &err))
+    if (ops->copy(comm, DEVICE_TO_DEVICE, &rows, 1, &err) || ops->record(comm, &event, &err) ||
+        ops->hold_device(comm, event, &err))
+        fail_msg("%s", err.message);
+    copy(device, DEVICE_TO_HOST, (struct device_copy){host, to, 500, 1000, 500, 1000});
+    finish(device);
+    for (uint64_t i = 0; i < 500 * 1000; i++)
+        assert_int_equal(host[i], 7);
+    struct device_copy back = {host, to, 500, 1000, 500, 1000};
+    memset(host, 0, bytes);
+    if (ops->copy(comm, DEVICE_TO_HOST, &back, 1, &err) || ops->record(comm, &event, &err))
         fail_msg("%s", err.message);
     while (!done)
         assert_int_equal(ops->poll(comm, event, &done, &err), 0);
-    copy(device, DEVICE_TO_HOST, (struct device_copy){host, to, 500, 1000, 500, 1000});
-    finish(device);
     for (uint64_t i = 0; i < 500 * 1000; i++)
         assert_int_equal(host[i], 7);
     device->ops->release(device, MEMORY_PINNED, host, bytes);

@@ -41,11 +41,13 @@ static int open_one(uint32_t index, struct device **device, struct cb_err *err)
 
 static int describe(struct device *device, struct device_info *info, struct cb_err *err)
 {
-    (void)device, (void)err;
+    (void)err;
     uint64_t bytes = number_of("FAKE_DEVICE_BYTES", UINT64_C(1) << 40);
     *info = (struct device_info){.name = "a fake device", .versions = "none", .free_bytes = bytes};
     snprintf(info->pci, sizeof info->pci, "fake:%d", (int)number_of("OMPI_COMM_WORLD_RANK", 0));
     info->memory_bytes = bytes;
+    for (size_t i = 0; i < FAKE_MAX_MEMORIES; i++)
+        info->free_bytes -= ((struct fake_device *)device)->memories[i].bytes;
     return 0;
 }
 

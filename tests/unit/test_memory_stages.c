@@ -126,11 +126,11 @@ static void a_stage_keeps_what_was_resident_when_it_came_first(void **state)
 {
     (void)state;
     struct memory_stages stages = {0};
-    memory_stages_take(&stages, MEMORY_AFTER_DATA_CREATION, NAN);
+    memory_stages_take(&stages, MEMORY_AFTER_DATA_CREATION, NAN, NAN);
     uint64_t first = stages.resident_bytes[MEMORY_AFTER_DATA_CREATION];
     assert_true(first > 0);
     stages.resident_bytes[MEMORY_AFTER_DATA_CREATION] = 7;
-    memory_stages_take(&stages, MEMORY_AFTER_DATA_CREATION, NAN);
+    memory_stages_take(&stages, MEMORY_AFTER_DATA_CREATION, NAN, NAN);
     assert_int_equal(stages.resident_bytes[MEMORY_AFTER_DATA_CREATION], 7);
     assert_false(stages.taken[MEMORY_AFTER_WARMUP]);
 }
