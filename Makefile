@@ -250,7 +250,7 @@ checked: ## build what test-long runs: the programs and tests with sanitizers, t
 	@$(MAKE) --no-print-directory -s -j2 fuzz
 
 .PHONY: tests
-tests: $(UNIT) $(TOOLS) $(FAKE_PLUGIN) $(CUDA_ON_CPU) $(if $(CUDA_ON_CPU),$(GPU_TESTS))
+tests: $(UNIT) $(TOOLS) $(FAKE_PLUGIN) $(CUDA_ON_CPU) $(if $(CUDA_ON_CPU),$(GPU_TESTS) $(BUILD)/tests/test_gpu_library)
 
 unit: $(UNIT) ## build and run the unit tests alone
 	@$(PYTHON) tests/run.py --build $(BUILD) --unit

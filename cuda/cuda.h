@@ -20,7 +20,7 @@ struct cuda_device {
     int index;
     struct cuda_lane work; /* copies, and kernels on values */
     struct cuda_lane talk; /* operations of communicators */
-    cudaEvent_t fence;     /* recorded on `work`, awaited by `talk` */
+    cudaEvent_t fence;     /* recorded on one stream, awaited at once by another */
     uint64_t *result;      /* two words in device memory */
 };
 

@@ -135,6 +135,15 @@ static int device_copy(struct device *device, enum device_direction direction, c
 
 /* --- events --- */
 
+static int device_follow(struct device *device, void *stream, struct cb_err *err)
+{
+    struct cuda_device *self = cast(device);
+    int rc = cuda_use(self, err);
+    if (!rc)
+        rc = cuda_check(cudaEventRecord(self->fence, stream), err, "marking the place in the program's stream");
+    return rc ? rc : cuda_check(cudaStreamWaitEvent(self->work.stream, self->fence, 0), err, "ordering streams");
+}
+
 int cuda_lane_record(struct cuda_lane *self, uint64_t *event, struct cb_err *err)
 {
     int rc = 0;
@@ -277,6 +286,7 @@ static const struct device_ops cuda_ops = {
     .allocate = device_allocate,
     .release = device_release,
     .copy = device_copy,
+    .follow = device_follow,
     .record = device_record,
     .poll = device_poll,
     .wait = device_wait,

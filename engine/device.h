@@ -19,7 +19,7 @@
 #include "core/err.h"
 #include "store/store.h"
 
-#define DEVICE_VERSION 3
+#define DEVICE_VERSION 4
 
 /* `rows` rows of `row_bytes`; the strides are the distances from row to row. */
 struct device_copy {
@@ -57,6 +57,9 @@ struct device_ops {
     /* Queues copies, or performs them. Borrows `copies` during the call; allocates nothing. */
     int (*copy)(struct device *self, enum device_direction direction, const struct device_copy *copies, size_t count,
                 struct cb_err *err);
+    /* Copies from here on wait for what has been queued so far on `stream`, which belongs to another program of this
+     * process (a cudaStream_t). The host does not wait. NULL if the device has no memory of its own. */
+    int (*follow)(struct device *self, void *stream, struct cb_err *err);
     int (*record)(struct device *self, uint64_t *event, struct cb_err *err);
     int (*poll)(struct device *self, uint64_t event, bool *done, struct cb_err *err);
     /* CB_ERR_TIMEOUT at the monotonic deadline. */

@@ -90,7 +90,8 @@ int device_plugin_open_device(const struct device_plugin *self, uint32_t local_r
         rc = self->ops->open(index, &opened, err);
     if (rc)
         return rc;
-    if (opened->ops->version != DEVICE_VERSION || !opened->ops->set || !opened->ops->fill || !opened->ops->check)
+    if (opened->ops->version != DEVICE_VERSION || !opened->ops->follow || !opened->ops->set || !opened->ops->fill ||
+        !opened->ops->check)
         rc = cb_fail(err, CB_ERR_UNSUPPORTED, "%s opened a device that lacks functions: build it anew", self->path);
     if (!rc)
         rc = self->ops->describe(opened, info, err);

@@ -4,7 +4,7 @@
  * the requested range. The cost is proportional to the elements in that range. */
 #include "engine/strided.h"
 
-#include <string.h>
+#include "engine/copy_rows.h"
 
 static void add_dimension(struct strided *self, uint64_t size, uint64_t from_stride, uint64_t to_stride)
 {
@@ -160,34 +160,12 @@ struct scatter {
     uint64_t copied;
 };
 
-/* Constant lengths, since most rows are one element. */
-static void copy_rows(const struct mapping_rows *rows, const char *from, char *to)
-{
-    for (uint64_t i = 0; i < rows->rows; i++, from += rows->bytes_stride, to += rows->memory_stride) {
-        switch (rows->row_bytes) {
-        case 1:
-            *to = *from;
-            break;
-        case 2:
-            memcpy(to, from, 2);
-            break;
-        case 4:
-            memcpy(to, from, 4);
-            break;
-        case 8:
-            memcpy(to, from, 8);
-            break;
-        default:
-            memcpy(to, from, rows->row_bytes);
-        }
-    }
-}
-
 static int scatter_rows(void *context, const struct mapping_rows *rows, struct cb_err *err)
 {
     struct scatter *self = context;
     (void)err;
-    copy_rows(rows, self->bytes + rows->bytes_at, self->memory + rows->memory_at);
+    copy_rows(self->memory + rows->memory_at, rows->memory_stride, self->bytes + rows->bytes_at, rows->bytes_stride,
+              rows->row_bytes, rows->rows);
     self->copied += rows->row_bytes * rows->rows;
     return 0;
 }

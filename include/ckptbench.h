@@ -28,8 +28,13 @@
  * it cannot do is an error. It opens sockets and files with close-on-exec. After a fork() the child must not use it.
  *
  * Memory: what is passed in is borrowed for the call, unless noted. Memory that the library returns belongs to the
- * object that the description names. Device memory (CUDA) is not supported by this version: pass a copy in host
- * memory.
+ * object that the description names.
+ *
+ * GPUs: regions may be in the memory of a CUDA device, one for each handle, beside others in host memory. They are copied
+ * to or from pinned host memory, after what the program had queued on the region's stream before the call; when a save
+ * has copied them, or a load has filled them, the call returns. A load does not return before they are filled. This needs
+ * the CUDA plugin of ckptbench (ckptbench-cuda.so in lib/ckptbench of its prefix, or named by CKPTBENCH_CUDA_PLUGIN). The
+ * calling thread's current device may change.
  *
  * Versions: functions are only added. Structs that begin with `struct_bytes` may grow at their end: set it to sizeof.
  * The symbols of this version are CKPTBENCH_1. */
@@ -180,7 +185,8 @@ struct ckptbench_region {
     uint64_t offset[CKPTBENCH_DIMS];
     uint64_t size[CKPTBENCH_DIMS];
     uint64_t stride[CKPTBENCH_DIMS];
-    uint64_t reserved[2]; /* 0 */
+    uint64_t device; /* 0: host memory; N + 1: the memory of CUDA device N */
+    void *stream;    /* of that device: the cudaStream_t that writes the elements; NULL: the default stream */
 };
 
 /* A value that is not a tensor. In a save `bytes` are what the checkpoint stores; PyTorch expects the output of

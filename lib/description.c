@@ -7,6 +7,7 @@
 
 #define NAME_MOST 4096
 #define PATH_MOST 16384
+#define DEVICES_MOST 1024
 #define ELEMENTS_MOST (UINT64_C(1) << 58)
 
 /* --- checking --- */
@@ -54,8 +55,11 @@ static int check_region(const struct ckptbench_state *state, const struct ckptbe
     struct region box = description_box(state, region);
     if (!region->address && region_elements(&box) > 0)
         return cb_fail(err, CB_ERR_USAGE, "%s: a region has no address", tensor->fqn);
-    if (region->reserved[0] || region->reserved[1])
-        return cb_fail(err, CB_ERR_UNSUPPORTED, "%s: the reserved members of a region are not 0", tensor->fqn);
+    if (region->device > DEVICES_MOST)
+        return cb_fail(err, CB_ERR_USAGE, "%s: a region's device is %llu", tensor->fqn,
+                       (unsigned long long)region->device);
+    if (!region->device && region->stream)
+        return cb_fail(err, CB_ERR_USAGE, "%s: a region in host memory has a stream", tensor->fqn);
     return 0;
 }
 

@@ -37,6 +37,7 @@ struct ckptbench {
     struct experiment *experiment;
     struct comm *comm, *async_comm; /* async_comm NULL until the first asynchronous save */
     struct device *device;          /* host memory */
+    struct gpu gpu;                 /* of the program's tensors, if any are there */
     struct status_page *page;
     bool allows_different_values;
     char *record;                /* the run that records saves and loads; "": none */
@@ -368,10 +369,13 @@ static int set_values(ckptbench *self, const struct ckptbench_state *state, stru
 static int prepare_state(ckptbench *self, const struct ckptbench_state *state, struct cb_err *err)
 {
     const struct joined *joined = &self->saved.joined;
-    int rc = packing_prepare(&self->packing, state, joined, err);
+    int rc = gpu_open_for(&self->gpu, state, err);
+    if (!rc)
+        rc = packing_prepare(&self->packing, state, joined, &self->gpu, err);
+    if (!rc)
+        rc = packing_pack(&self->packing, state, joined, &self->gpu, deadline_of(self), err);
     if (rc)
         return rc;
-    packing_pack(&self->packing, state, joined);
     self->state = (struct state){.layout = joined->layout,
                                  .pieces = joined->pieces,
                                  .memory = self->packing.addresses,
@@ -518,7 +522,10 @@ static int load(ckptbench *self, const char *path, const struct ckptbench_state 
         rc = begin_recording(self, &start_ns, err);
     if (rc)
         goto out;
-    rc = agree(self->comm, packing_prepare(&packing, state, &tables.joined, err), options.deadline_ns, err);
+    rc = gpu_open_for(&self->gpu, state, err);
+    if (!rc)
+        rc = packing_prepare(&packing, state, &tables.joined, &self->gpu, err);
+    rc = agree(self->comm, rc, options.deadline_ns, err);
     if (rc)
         goto out;
     struct state target = {.layout = tables.joined.layout,
@@ -534,10 +541,11 @@ static int load(ckptbench *self, const char *path, const struct ckptbench_state 
     self->loading = NULL;
     sample.flags |= rc ? SAMPLE_FAILED : 0;
     record(self, path, start_wall_ns, &sample, before_s, false);
-    if (!rc) {
-        packing_unpack(&packing, state, &tables.joined);
+    if (!rc)
+        rc = agree(self->comm, packing_unpack(&packing, state, &tables.joined, &self->gpu, options.deadline_ns, err),
+                   options.deadline_ns, err);
+    if (!rc)
         fill_result(result, &sample, before_s, false);
-    }
 out:
     packing_release(&packing);
     tables_release(&tables);
@@ -743,6 +751,7 @@ static void free_handle(ckptbench *self)
     free(self->record);
     experiment_free(self->experiment);
     packing_release(&self->packing);
+    gpu_close(&self->gpu);
     tables_release(&self->saved);
     forget_values(self);
     pthread_mutex_destroy(&self->lock);

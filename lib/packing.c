@@ -4,6 +4,7 @@
 
 #include "ckpt/dtype.h"
 #include "core/alloc.h"
+#include "engine/copy_rows.h"
 
 #define ALIGNMENT 64
 
@@ -18,6 +19,13 @@ static uint64_t element_bytes(const struct ckptbench_state *state, const struct 
     return dtype_bytes((enum dtype)state->tensors[region->tensor].dtype);
 }
 
+static uint64_t packed_bytes(const struct ckptbench_state *state, const struct joined *joined, size_t piece)
+{
+    return (region_elements(&joined->pieces[piece].region) * element_bytes(state, region_at(state, joined, piece)) +
+            ALIGNMENT - 1) /
+           ALIGNMENT * ALIGNMENT;
+}
+
 static bool is_row_major(const struct ckptbench_region *region, uint64_t dims)
 {
     uint64_t expected = 1;
@@ -28,10 +36,42 @@ static bool is_row_major(const struct ckptbench_region *region, uint64_t dims)
     return true;
 }
 
+static void free_memory(struct packing *self)
+{
+    if (self->device)
+        self->device->ops->release(self->device, MEMORY_PINNED, self->memory, self->bytes);
+    else
+        free(self->memory);
+    self->memory = NULL;
+    self->bytes = 0;
+    self->device = NULL;
+}
+
+/* Pinned memory for a state with tensors on a GPU. */
+static int reserve(struct packing *self, struct device *device, uint64_t bytes, struct cb_err *err)
+{
+    void *memory = NULL;
+    if (bytes <= self->bytes && device == self->device)
+        return 0;
+    free_memory(self);
+    int rc = device ? device->ops->allocate(device, MEMORY_PINNED, bytes, &memory, err) : 0;
+    if (!device)
+        memory = aligned_alloc(ALIGNMENT, bytes);
+    if (!rc && !memory)
+        rc = alloc_fail(err, "for packed copies of regions, %llu bytes", (unsigned long long)bytes);
+    if (rc)
+        return rc;
+    self->memory = memory;
+    self->bytes = bytes;
+    self->device = device;
+    return 0;
+}
+
 int packing_prepare(struct packing *self, const struct ckptbench_state *state, const struct joined *joined,
-                    struct cb_err *err)
+                    const struct gpu *gpu, struct cb_err *err)
 {
     uint64_t total = 0;
+    bool uses_gpu = false;
     void **addresses = malloc((joined->piece_count + 1) * sizeof *addresses);
     if (!addresses)
         return alloc_fail(err, "for %zu regions", joined->piece_count);
@@ -40,109 +80,102 @@ int packing_prepare(struct packing *self, const struct ckptbench_state *state, c
     self->count = joined->piece_count;
     for (size_t i = 0; i < joined->piece_count; i++) {
         const struct ckptbench_region *region = region_at(state, joined, i);
-        bool in_place = is_row_major(region, state->tensors[region->tensor].dims);
+        bool in_place = !region->device && is_row_major(region, state->tensors[region->tensor].dims);
         self->addresses[i] = in_place ? region->address : NULL;
-        if (!in_place)
-            total += (region_elements(&joined->pieces[i].region) * element_bytes(state, region) + ALIGNMENT - 1) /
-                     ALIGNMENT * ALIGNMENT;
+        total += in_place ? 0 : packed_bytes(state, joined, i);
+        uses_gpu = uses_gpu || region->device;
     }
-    if (total > self->bytes) {
-        free(self->memory);
-        self->bytes = 0;
-        self->memory = aligned_alloc(ALIGNMENT, total);
-        if (!self->memory)
-            return alloc_fail(err, "for packed copies of regions, %llu bytes", (unsigned long long)total);
-        self->bytes = total;
-    }
+    int rc = total ? reserve(self, uses_gpu ? gpu->device : self->device, total, err) : 0;
     char *next = self->memory;
-    for (size_t i = 0; i < joined->piece_count; i++) {
-        const struct ckptbench_region *region = region_at(state, joined, i);
+    for (size_t i = 0; i < joined->piece_count && !rc; i++) {
         if (self->addresses[i])
             continue;
         self->addresses[i] = next;
-        next += (region_elements(&joined->pieces[i].region) * element_bytes(state, region) + ALIGNMENT - 1) /
-                ALIGNMENT * ALIGNMENT;
+        next += packed_bytes(state, joined, i);
     }
-    return 0;
+    return rc;
 }
 
-/* Copies `count` elements; the strides are in bytes. */
-static void copy_line(char *to, uint64_t to_stride, const char *from, uint64_t from_stride, uint64_t element,
-                      uint64_t count)
+/* Rows of a region that lie at equal distances in its memory, and one after the other in the packed copy. */
+static int copy_some(const struct gpu *gpu, char *memory, uint64_t stride, char *packed, uint64_t row_bytes,
+                     uint64_t rows, bool unpacks, struct cb_err *err)
 {
-    if (to_stride == element && from_stride == element) {
-        memcpy(to, from, count * element);
-        return;
+    if (!gpu) {
+        copy_rows(unpacks ? memory : packed, unpacks ? stride : row_bytes, unpacks ? packed : memory,
+                  unpacks ? row_bytes : stride, row_bytes, rows);
+        return 0;
     }
-    for (uint64_t i = 0; i < count; i++) {
-        switch (element) { /* a constant length is a single move */
-        case 1:
-            *to = *from;
-            break;
-        case 2:
-            memcpy(to, from, 2);
-            break;
-        case 4:
-            memcpy(to, from, 4);
-            break;
-        case 8:
-            memcpy(to, from, 8);
-            break;
-        default:
-            memcpy(to, from, element);
-        }
-        to += to_stride;
-        from += from_stride;
+    bool is_expanded = stride < row_bytes; /* rows that share elements, which no single copy can read */
+    int rc = 0;
+    for (uint64_t i = 0; i < (is_expanded ? rows : 1) && !rc; i++) {
+        char *at = memory + i * stride, *packed_at = packed + i * row_bytes;
+        const struct device_copy copy = {.to = unpacks ? at : packed_at,
+                                         .from = unpacks ? packed_at : at,
+                                         .row_bytes = row_bytes,
+                                         .rows = is_expanded ? 1 : rows,
+                                         .to_stride = unpacks ? stride : row_bytes,
+                                         .from_stride = unpacks ? row_bytes : stride};
+        rc = gpu->device->ops->copy(gpu->device, unpacks ? HOST_TO_DEVICE : DEVICE_TO_HOST, &copy, 1, err);
     }
+    return rc;
 }
 
-/* Copies between a region and its packed copy, a line of the last dimension at a time. */
-static void copy_region(const struct ckptbench_region *region, uint64_t dims, uint64_t element, char *packed,
-                        bool unpacks)
+/* Copies between a region and its packed copy: all of it, or as many rows at a time as lie at equal distances. `gpu` NULL:
+ * in host memory. */
+static int copy_region(const struct gpu *gpu, const struct ckptbench_region *region, uint64_t dims, uint64_t element,
+                       char *packed, bool unpacks, struct cb_err *err)
 {
-    uint64_t at[CKPTBENCH_MOST_DIMS] = {0}, last = dims - 1;
+    uint64_t at[CKPTBENCH_MOST_DIMS] = {0}, row_bytes = element;
+    uint64_t outer = dims; /* dimensions that are not inside of a copy */
+    for (; outer > 0 && (region->stride[outer - 1] == row_bytes / element || region->size[outer - 1] == 1); outer--)
+        row_bytes *= region->size[outer - 1];
+    uint64_t rows = outer > 0 ? region->size[outer - 1] : 1, stride = outer > 0 ? region->stride[outer - 1] : 0;
+    outer -= outer > 0 ? 1 : 0;
     for (bool done = false; !done;) {
         uint64_t place = 0;
-        for (uint64_t i = 0; i < last; i++)
+        for (uint64_t i = 0; i < outer; i++)
             place += at[i] * region->stride[i];
-        char *memory = (char *)region->address + place * element;
-        uint64_t stride = region->stride[last] * element;
-        if (unpacks)
-            copy_line(memory, stride, packed, element, element, region->size[last]);
-        else
-            copy_line(packed, element, memory, stride, element, region->size[last]);
-        packed += region->size[last] * element;
-        uint64_t dim = last;
+        int rc = copy_some(gpu, (char *)region->address + place * element, stride * element, packed, row_bytes, rows,
+                           unpacks, err);
+        if (rc)
+            return rc;
+        packed += row_bytes * rows;
+        uint64_t dim = outer;
         while (dim > 0 && ++at[dim - 1] == region->size[dim - 1])
             at[--dim] = 0;
         done = dim == 0;
     }
+    return 0;
 }
 
-static void copy_all(const struct packing *self, const struct ckptbench_state *state, const struct joined *joined,
-                     bool unpacks)
+static int copy_all(const struct packing *self, const struct ckptbench_state *state, const struct joined *joined,
+                    const struct gpu *gpu, bool unpacks, uint64_t deadline_ns, struct cb_err *err)
 {
-    for (size_t i = 0; i < self->count; i++) {
+    int rc = gpu->device ? gpu_follow(gpu, state, err) : 0;
+    for (size_t i = 0; i < self->count && !rc; i++) {
         const struct ckptbench_region *region = region_at(state, joined, i);
         if (self->addresses[i] != region->address)
-            copy_region(region, state->tensors[region->tensor].dims, element_bytes(state, region), self->addresses[i],
-                        unpacks);
+            rc = copy_region(region->device ? gpu : NULL, region, state->tensors[region->tensor].dims,
+                             element_bytes(state, region), self->addresses[i], unpacks, err);
     }
+    return !rc && gpu->device ? gpu_wait(gpu, deadline_ns, err) : rc;
 }
 
-void packing_pack(const struct packing *self, const struct ckptbench_state *state, const struct joined *joined)
+int packing_pack(const struct packing *self, const struct ckptbench_state *state, const struct joined *joined,
+                 const struct gpu *gpu, uint64_t deadline_ns, struct cb_err *err)
 {
-    copy_all(self, state, joined, false);
+    return copy_all(self, state, joined, gpu, false, deadline_ns, err);
 }
 
-void packing_unpack(const struct packing *self, const struct ckptbench_state *state, const struct joined *joined)
+int packing_unpack(const struct packing *self, const struct ckptbench_state *state, const struct joined *joined,
+                   const struct gpu *gpu, uint64_t deadline_ns, struct cb_err *err)
 {
-    copy_all(self, state, joined, true);
+    return copy_all(self, state, joined, gpu, true, deadline_ns, err);
 }
 
 void packing_release(struct packing *self)
 {
-    free(self->memory);
+    free_memory(self);
     free(self->addresses);
     *self = (struct packing){0};
 }

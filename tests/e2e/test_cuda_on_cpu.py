@@ -16,7 +16,7 @@ def run(program, variant, seed, **settings):
     return subprocess.run([BUILD / "tests" / program], env=environment, capture_output=True, text=True, timeout=280)
 
 
-@pytest.mark.parametrize("program, checked", [("test_gpu", False), ("test_gpu_train", True)])
+@pytest.mark.parametrize("program, checked", [("test_gpu", False), ("test_gpu_train", True), ("test_gpu_library", False)])
 def test_the_plugin_passes_its_own_tests_with_threads_in_random_order(program, checked):
     variant = "asan" if (VARIANTS / "asan").exists() else "checked" if checked else "plain"
     settings = {} if checked else {"CUDA_ON_CPU_STAYS_OPEN": "1"}

@@ -260,12 +260,20 @@ static inline void fake_close(struct device *device)
     free(device);
 }
 
+/* Nobody queues anything elsewhere. */
+static inline int fake_follow(struct device *device, void *stream, struct cb_err *err)
+{
+    (void)device, (void)stream, (void)err;
+    return 0;
+}
+
 static const struct device_ops fake_ops = {
     .version = DEVICE_VERSION,
     .name = "fake",
     .allocate = fake_allocate,
     .release = fake_release,
     .copy = fake_queue,
+    .follow = fake_follow,
     .record = fake_record,
     .poll = fake_poll,
     .wait = fake_wait,

@@ -177,6 +177,7 @@ static const struct device_ops fake_math_device_ops = {
     .allocate = fake_allocate,
     .release = fake_math_release,
     .copy = fake_math_copies,
+    .follow = fake_follow,
     .record = fake_record,
     .poll = fake_math_poll,
     .wait = fake_math_wait,
