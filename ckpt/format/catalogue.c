@@ -213,16 +213,7 @@ static void take_raw_head(struct index_cursor *cursor, struct stored_checkpoint 
 
 static void take_raw_tensor(struct index_cursor *cursor, struct stored_tensor *tensor)
 {
-    tensor->fqn = index_take_text(cursor, false);
-    tensor->is_bytes = index_take(cursor, 1) != 0;
-    uint64_t dtype = index_take(cursor, 1), dims = index_take(cursor, 1);
-    if (dtype >= DTYPE_COUNT || dims > CKPT_MAX_DIMS) {
-        cursor->failed = true;
-        return;
-    }
-    tensor->dtype = (enum dtype)dtype;
-    tensor->dims = (uint32_t)dims;
-    index_take_numbers(cursor, tensor->shape, tensor->dims);
+    index_take_tensor(cursor, 1, tensor);
     tensor->chunk_count = (uint32_t)index_take(cursor, 4);
 }
 

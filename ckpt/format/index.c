@@ -72,6 +72,20 @@ char *index_take_text(struct index_cursor *self, bool optional)
     return text;
 }
 
+void index_take_tensor(struct index_cursor *self, size_t width, struct stored_tensor *tensor)
+{
+    tensor->fqn = index_take_text(self, false);
+    tensor->is_bytes = index_take(self, width) != 0;
+    uint64_t dtype = index_take(self, width), dims = index_take(self, width);
+    if (dtype >= DTYPE_COUNT || dims > CKPT_MAX_DIMS) {
+        self->failed = true;
+        return;
+    }
+    tensor->dtype = (enum dtype)dtype;
+    tensor->dims = (uint32_t)dims;
+    index_take_numbers(self, tensor->shape, tensor->dims);
+}
+
 bool index_is(const struct index_form *form, const void *bytes, size_t len)
 {
     const char *version = (const char *)bytes + VERSION_AT;

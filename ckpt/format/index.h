@@ -63,6 +63,8 @@ static inline uint64_t index_take(struct index_cursor *self, size_t bytes)
 void index_take_numbers(struct index_cursor *self, uint64_t *values, uint32_t count);
 /* NULL if absent (which is an error unless `optional`), and after a failure. */
 char *index_take_text(struct index_cursor *self, bool optional);
+/* A tensor's name, kind, type and shape; kind, type and number of dimensions have `width` bytes each. */
+void index_take_tensor(struct index_cursor *self, size_t width, struct stored_tensor *tensor);
 
 /* The part that is specific to an index. */
 struct index_form {

@@ -143,16 +143,7 @@ static void take_tensor(struct stored_receiver *self, struct index_cursor *curso
         return;
     }
     struct stored_tensor *tensor = &made->tensors[made->tensor_count++];
-    tensor->fqn = index_take_text(cursor, false);
-    tensor->is_bytes = index_take(cursor, 4) != 0;
-    uint64_t dtype = index_take(cursor, 4), dims = index_take(cursor, 4);
-    if (dtype >= DTYPE_COUNT || dims > CKPT_MAX_DIMS) {
-        cursor->failed = true;
-        return;
-    }
-    tensor->dtype = (enum dtype)dtype;
-    tensor->dims = (uint32_t)dims;
-    index_take_numbers(cursor, tensor->shape, tensor->dims);
+    index_take_tensor(cursor, 4, tensor);
     tensor->literal = index_take_text(cursor, true);
     tensor->path = index_take_text(cursor, true);
     tensor->first_chunk = (uint32_t)made->chunk_count;
