@@ -155,7 +155,7 @@ CUDA_ON_CPU := $(foreach kind,$(if $(findstring address,$(SANITIZE)),asan,$(if $
 $(CUDA_ON_CPU): $(wildcard tests/cuda_on_cpu/* cuda/* engine/device*.h) $(filter-out cuda/%,$(PLUGIN_C))
 	@mkdir -p $(@D)
 	@CC="$(CC)" tests/cuda_on_cpu/build.sh . $(@D) $(notdir $(patsubst %/,%,$(@D)))
-GPU_TESTS := $(addprefix $(BUILD)/tests/,test_gpu test_gpu_train test_gpu_large)
+GPU_TESTS := $(addprefix $(BUILD)/tests/,test_gpu test_gpu_train test_gpu_large test_gpu_library)
 
 $(BUILD)/ckptbench.1: $(BUILD)/ckptbench
 	$(BUILD)/ckptbench man > $@
@@ -250,7 +250,7 @@ checked: ## build what test-long runs: the programs and tests with sanitizers, t
 	@$(MAKE) --no-print-directory -s -j2 fuzz
 
 .PHONY: tests
-tests: $(UNIT) $(TOOLS) $(FAKE_PLUGIN) $(CUDA_ON_CPU) $(if $(CUDA_ON_CPU),$(GPU_TESTS) $(BUILD)/tests/test_gpu_library)
+tests: $(UNIT) $(TOOLS) $(FAKE_PLUGIN) $(CUDA_ON_CPU) $(if $(CUDA_ON_CPU),$(GPU_TESTS))
 
 unit: $(UNIT) ## build and run the unit tests alone
 	@$(PYTHON) tests/run.py --build $(BUILD) --unit

@@ -53,7 +53,7 @@ def machine(tmp_path):
 
         def programs(self, test_gpu=PASSES, worker=WORKER):
             for name, text in (("ckptbench", "#!/bin/sh\nexit 3\n"), ("ckptbench-worker", worker), ("tests/test_gpu", test_gpu),
-                               ("tests/test_gpu_train", PASSES), ("tests/test_gpu_large", PASSES)):
+                               *((f"tests/{name}", PASSES) for name in ("test_gpu_train", "test_gpu_large", "test_gpu_library"))):
                 script(self.build / name, text)
 
         def prove(self, *words, code=1):

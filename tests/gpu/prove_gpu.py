@@ -196,7 +196,7 @@ def prove(proof, arguments):
     if not look_at_the_machine(proof) or (arguments.build_first and not build_all(proof)) or not find_devices(proof):
         proof.notes.append("everything after the first failed check: it was not tried")
         return
-    for program in ("test_gpu", "test_gpu_train", "test_gpu_large"):
+    for program in ("test_gpu", "test_gpu_train", "test_gpu_large", "test_gpu_library"):
         unit_tests(proof, program)
     whole_runs(proof)
     if arguments.bench:
