@@ -60,6 +60,7 @@ int cuda_open_math(struct device *device, struct device_math **math, struct cb_e
 struct cuda_products;
 int cuda_products_new(struct cuda_device *device, struct cuda_products **products, struct cb_err *err) CB_MUST_CHECK;
 void cuda_products_free(struct cuda_products *self);
+/* If the product is in bf16, its operands have been rounded. */
 int cuda_products_queue(struct cuda_products *self, const struct device_product *product,
                         struct cb_err *err) CB_MUST_CHECK;
 

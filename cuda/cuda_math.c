@@ -25,6 +25,11 @@ void cuda_math_keep(struct cuda_math *self, int code, const char *doing)
 void cuda_math_product(struct device_math *math, const struct device_product *product)
 {
     struct cuda_math *self = cast(math);
+    if (product->rounded) {
+        struct device_product_rounded rounded = device_product_rounded(product);
+        math->ops->pack_bf16(math, product->in, rounded.in, rounded.in_count);
+        math->ops->pack_bf16(math, product->weight, rounded.weight, rounded.weight_count);
+    }
     if (cuda_math_is_well(self))
         self->failed = cuda_products_queue(self->products, product, &self->failure);
 }

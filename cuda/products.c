@@ -1,7 +1,7 @@
 /* Matrix products of training by cuBLASLt, whose matrices are column-major: a row-major out = in x weight is its
  * column-major out' = weight' x in', so `weight` is cuBLASLt's A and `in` its B. What a shape requires (descriptions,
  * the algorithm that cuBLASLt proposes) is created at its first use and cached. fp32 throughout, as is PyTorch's
- * default. */
+ * default; or both operands in bf16, with sums, base, bias and result in fp32. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +15,7 @@ struct shape {
     uint64_t rows, inner, columns, in_stride, weight_stride, out_stride;
     uint64_t heads, in_head, weight_head, out_head;
     uint64_t in_alignment, weight_alignment, base_alignment, out_alignment;
-    uint64_t in_transposed, weight_transposed, has_bias;
+    uint64_t in_transposed, weight_transposed, has_bias, bf16;
 };
 
 struct plan {
@@ -44,15 +44,28 @@ int cuda_check_product(cublasStatus_t status, struct cb_err *err, const char *do
 /* --- shapes --- */
 
 /* The largest power of two that divides an address and the offsets from it. */
-static uint64_t alignment_of(const float *address, uint64_t step, uint64_t another)
+static uint64_t alignment_of(const void *address, uint64_t step, uint64_t another)
 {
     uint64_t bits = (uint64_t)(uintptr_t)address | step * sizeof(float) | another * sizeof(float) | MOST_ALIGNMENT;
     return bits & (~bits + 1);
 }
 
+/* The operands as they are multiplied. */
+struct operands {
+    const void *in, *weight;
+};
+
+static struct operands operands_of(const struct device_product *product)
+{
+    struct device_product_rounded rounded = device_product_rounded(product);
+    return product->rounded ? (struct operands){rounded.in, rounded.weight}
+                            : (struct operands){product->in, product->weight};
+}
+
 static struct shape shape_of(const struct device_product *product)
 {
     const float *base = product->base ? product->base : product->out;
+    struct operands operands = operands_of(product);
     return (struct shape){
         .rows = product->rows,
         .inner = product->inner,
@@ -64,13 +77,14 @@ static struct shape shape_of(const struct device_product *product)
         .in_head = product->in_head,
         .weight_head = product->weight_head,
         .out_head = product->out_head,
-        .in_alignment = alignment_of(product->in, product->in_head, product->in_sample),
-        .weight_alignment = alignment_of(product->weight, product->weight_head, product->weight_sample),
+        .in_alignment = alignment_of(operands.in, product->in_head, product->in_sample),
+        .weight_alignment = alignment_of(operands.weight, product->weight_head, product->weight_sample),
         .base_alignment = alignment_of(base, product->out_head, product->out_sample),
         .out_alignment = alignment_of(product->out, product->out_head, product->out_sample),
         .in_transposed = product->in_transposed,
         .weight_transposed = product->weight_transposed,
         .has_bias = product->bias != NULL,
+        .bf16 = product->rounded != NULL,
     };
 }
 
@@ -90,13 +104,13 @@ static void release_plan(struct plan *self)
 }
 
 /* A row-major matrix of `rows` and `columns`, `heads` times. */
-static int describe_matrix(cublasLtMatrixLayout_t *layout, uint64_t rows, uint64_t columns, uint64_t stride,
-                           uint64_t heads, uint64_t step, struct cb_err *err)
+static int describe_matrix(cublasLtMatrixLayout_t *layout, cudaDataType_t type, uint64_t rows, uint64_t columns,
+                           uint64_t stride, uint64_t heads, uint64_t step, struct cb_err *err)
 {
     int32_t count = (int32_t)heads;
     int64_t offset = (int64_t)step;
-    int rc = cuda_check_product(cublasLtMatrixLayoutCreate(layout, CUDA_R_32F, columns, rows, (int64_t)stride), err,
-                                "describing");
+    int rc =
+        cuda_check_product(cublasLtMatrixLayoutCreate(layout, type, columns, rows, (int64_t)stride), err, "describing");
     if (rc || heads == 1)
         return rc;
     rc = cuda_check_product(
@@ -118,6 +132,7 @@ static int set_operation(struct plan *self, cublasLtMatmulDescAttributes_t attri
 static int describe(struct plan *self, const float *bias, struct cb_err *err)
 {
     const struct shape *shape = &self->shape;
+    cudaDataType_t type = shape->bf16 ? CUDA_R_16BF : CUDA_R_32F;
     cublasOperation_t transpose = CUBLAS_OP_T;
     cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
     uint64_t in_rows = shape->in_transposed ? shape->inner : shape->rows;
@@ -133,14 +148,14 @@ static int describe(struct plan *self, const float *bias, struct cb_err *err)
     if (!rc && shape->has_bias)
         rc = set_operation(self, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias, err);
     if (!rc)
-        rc = describe_matrix(&self->in, in_rows, shape->in_transposed ? shape->rows : shape->inner, shape->in_stride,
-                             shape->heads, shape->in_head, err);
+        rc = describe_matrix(&self->in, type, in_rows, shape->in_transposed ? shape->rows : shape->inner,
+                             shape->in_stride, shape->heads, shape->in_head, err);
     if (!rc)
-        rc = describe_matrix(&self->weight, weight_rows, shape->weight_transposed ? shape->inner : shape->columns,
+        rc = describe_matrix(&self->weight, type, weight_rows, shape->weight_transposed ? shape->inner : shape->columns,
                              shape->weight_stride, shape->heads, shape->weight_head, err);
     if (!rc)
-        rc = describe_matrix(&self->out, shape->rows, shape->columns, shape->out_stride, shape->heads, shape->out_head,
-                             err);
+        rc = describe_matrix(&self->out, CUDA_R_32F, shape->rows, shape->columns, shape->out_stride, shape->heads,
+                             shape->out_head, err);
     return rc;
 }
 
@@ -256,6 +271,8 @@ int cuda_products_queue(struct cuda_products *self, const struct device_product 
 {
     const float zero = 0, one = 1;
     uint64_t samples = product->samples > 1 ? product->samples : 1;
+    struct operands operands = operands_of(product);
+    uint64_t bytes = product->rounded ? sizeof(uint16_t) : sizeof(float);
     struct plan *plan = NULL;
     int rc = plan_for(self, product, &plan, err);
     if (!rc && product->bias)
@@ -263,10 +280,11 @@ int cuda_products_queue(struct cuda_products *self, const struct device_product 
     for (uint64_t s = 0; s < samples && !rc; s++) {
         float *out = product->out + s * product->out_sample;
         rc = cuda_check_product(
-            cublasLtMatmul(self->handle, plan->operation, &product->scale, product->weight + s * product->weight_sample,
-                           plan->weight, product->in + s * product->in_sample, plan->in, product->base ? &one : &zero,
-                           product->base ? product->base : out, plan->out, out, plan->out, &plan->algorithm,
-                           self->workspace, CUDA_WORKSPACE_BYTES, self->device->work.stream),
+            cublasLtMatmul(self->handle, plan->operation, &product->scale,
+                           (const char *)operands.weight + s * product->weight_sample * bytes, plan->weight,
+                           (const char *)operands.in + s * product->in_sample * bytes, plan->in,
+                           product->base ? &one : &zero, product->base ? product->base : out, plan->out, out, plan->out,
+                           &plan->algorithm, self->workspace, CUDA_WORKSPACE_BYTES, self->device->work.stream),
             err, "multiplying");
     }
     return rc;

@@ -18,7 +18,7 @@
 #include "engine/device.h"
 #include "engine/kernels.h"
 
-#define DEVICE_MATH_VERSION 2
+#define DEVICE_MATH_VERSION 3
 
 /* out[rows][columns] = base + bias + scale x in[rows][inner] x weight[inner][columns], for `samples` x `heads` matrices
  * (0 means 1). The last six members are the distances between matrices, in elements. */
@@ -32,6 +32,10 @@ struct device_product {
     bool in_transposed;                            /* `in` is stored as [inner][rows] */
     bool weight_transposed;                        /* `weight` is stored as [columns][inner] */
     float scale;
+    /* Device memory, not NULL: `in` and `weight` are rounded to bf16 before they are multiplied, with sums in fp32. Room for
+     * all their elements from the first to the last, each matrix from an address that is a multiple of 256. Only for a
+     * single matrix. */
+    uint16_t *rounded;
     uint64_t samples, heads;
     uint64_t in_sample, in_head, weight_sample, weight_head, out_sample, out_head;
 };
@@ -121,6 +125,24 @@ struct device_math {
     const struct device_math_ops *ops;
     struct device *device;
 };
+
+/* Elements of `in` and of `weight` from the first to the last, and where the latter's are in `rounded`. */
+struct device_product_rounded {
+    uint64_t in_count, weight_count;
+    uint16_t *in, *weight;
+};
+static inline struct device_product_rounded device_product_rounded(const struct device_product *product)
+{
+    uint64_t in_rows = product->in_transposed ? product->inner : product->rows;
+    uint64_t in_width = product->in_transposed ? product->rows : product->inner;
+    uint64_t weight_rows = product->weight_transposed ? product->columns : product->inner;
+    uint64_t weight_width = product->weight_transposed ? product->inner : product->columns;
+    struct device_product_rounded rounded = {.in_count = (in_rows - 1) * product->in_stride + in_width,
+                                             .weight_count = (weight_rows - 1) * product->weight_stride + weight_width,
+                                             .in = product->rounded};
+    rounded.weight = rounded.in + (rounded.in_count + 127) / 128 * 128;
+    return rounded;
+}
 
 /* Whether a table has the right version and no missing function. */
 bool device_math_is_whole(const struct device_math_ops *ops);

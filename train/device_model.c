@@ -6,6 +6,8 @@
 #include "core/units.h"
 #include "train/train_model_internal.h"
 
+#define MOST_GAP 128 /* values before an address that is a multiple of 256 */
+
 enum { SENT_TOKENS, SENT_TARGETS, SENT_ORDER, SENT_DISTINCT, SENT_BEGINS, SENT_LISTS };
 
 /* --- memory --- */
@@ -25,10 +27,25 @@ static uint64_t pinned_bytes(const struct train_setup *setup)
     return rows_of(setup) * sizeof(double) + sent_words(setup) * sizeof(uint32_t);
 }
 
+/* Room for both operands of the largest product, which the head's or an MLP's are: activations or their gradients of
+ * all rows, and the same again or a weight. */
+static uint64_t rounded_values(const struct train_model *model)
+{
+    const struct train_setup *setup = &model->setup;
+    bool linear = setup->shape.kind == TRAIN_LINEAR;
+    uint64_t rows = rows_of(setup), width = setup->shape.width;
+    uint64_t wide = linear ? width : 4 * width > model->gpt2.logits_stride ? 4 * width : model->gpt2.logits_stride;
+    return wide * rows + wide * (rows > width ? rows : width) + MOST_GAP;
+}
+
 void device_model_take_memory(struct train_model *model, struct arena *arena)
 {
     const struct train_setup *setup = &model->setup;
     struct device_model *self = model->on_device;
+    if (setup->bf16)
+        self->rounded = arena_take(arena, rounded_values(model) + MOST_GAP, sizeof *self->rounded);
+    if (self->rounded)
+        self->rounded += (256 - (uintptr_t)self->rounded % 256) % 256 / sizeof *self->rounded;
     if (setup->shape.kind == TRAIN_LINEAR) {
         self->input = arena_take(arena, rows_of(setup) * setup->shape.width, sizeof(float));
         return;

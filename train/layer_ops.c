@@ -14,6 +14,12 @@ void model_meet(const struct train_model *self)
         thread_pool_meet(self->team);
 }
 
+/* Where the operands of products with weights are rounded to bf16; NULL: they are not. */
+static uint16_t *rounded(const struct train_model *self)
+{
+    return self->on_device ? self->on_device->rounded : NULL;
+}
+
 struct device_product plain_product(const struct train_model *self, const float *in, uint64_t in_width,
                                     const float *weight, bool transposed, float *out, uint64_t out_width)
 {
@@ -27,6 +33,7 @@ struct device_product plain_product(const struct train_model *self, const float 
                                    .weight_stride = transposed ? in_width : out_width,
                                    .out_stride = out_width,
                                    .weight_transposed = transposed,
+                                   .rounded = rounded(self),
                                    .scale = 1};
 }
 
@@ -60,6 +67,7 @@ void add_outer(const struct train_model *self, struct device_math *math, const f
                                      .weight_stride = out_width,
                                      .out_stride = out_width,
                                      .in_transposed = true,
+                                     .rounded = rounded(self),
                                      .scale = 1};
     math->ops->product(math, &product);
     if (bias_gradient)

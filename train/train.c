@@ -87,7 +87,8 @@ static double measure_device_peak(const struct trainer *self)
 {
     struct cb_err unheard;
     double flops = 0;
-    int rc = self->plugin.ops->measure(self->gpu, DEVICE_MEASURE_GEMM_FP32, DEVICE_PEAK_ROWS, &flops, &unheard);
+    enum device_measure what = self->setup.bf16 ? DEVICE_MEASURE_GEMM_BF16 : DEVICE_MEASURE_GEMM_FP32;
+    int rc = self->plugin.ops->measure(self->gpu, what, DEVICE_PEAK_ROWS, &flops, &unheard);
     return rc ? 0 : flops;
 }
 
@@ -100,7 +101,9 @@ static int find_peak(struct trainer *self, struct cb_err *err)
     self->peak_flops = self->gpu ? measure_device_peak(self) : measure_peak(self->setup.threads);
     if (self->peak_flops > 0)
         snprintf(text, sizeof text, "%.1f GFLOP/s a rank: %s, before training", self->peak_flops / 1e9,
-                 self->gpu ? "fp32 matrix products on the GPU" : "the fastest fp32 matrix products here");
+                 self->setup.bf16 ? "bf16 matrix products on the GPU"
+                 : self->gpu      ? "fp32 matrix products on the GPU"
+                                  : "the fastest fp32 matrix products here");
     else
         snprintf(text, sizeof text, "not known");
     status_page_add_fact(self->page, "mfu.peak", text);
@@ -149,6 +152,7 @@ static int read_experiment(struct trainer *self, struct cb_err *err)
     read_keys(self);
     self->setup.batch = self->training.batch;
     self->setup.sequence = self->training.sequence;
+    self->setup.bf16 = self->training.bf16 && experiment_is(experiment, OPT_DEVICE, "cuda");
     self->setup.dropout = (float)experiment_double(experiment, OPT_TRAIN_DROPOUT);
     self->setup.seed = experiment_u64(experiment, OPT_SEED);
     return 0;

@@ -68,6 +68,7 @@ struct train_setup {
     uint64_t seed;     /* seed of dropout */
     uint32_t threads;
     struct device_math *math; /* of the device that computes, borrowed; NULL: threads on the host */
+    bool bf16; /* on a device: products with weights, and those of their gradients, round what they multiply to bf16 */
 };
 
 /* Host memory that train_model_new allocates: activations, gradients of activations, scratch, and descriptions.

@@ -60,6 +60,7 @@ struct device_model {
     uint64_t bytes;
     uint32_t *words;           /* the inputs of a batch, as in `sent` */
     float *input;              /* input of the linear stack */
+    uint16_t *rounded;         /* operands of a product in bf16; NULL without such products */
     bool has_input;            /* it has been sent, and remains valid */
     float *weights, *dweights; /* of attention: [samples_at_once][heads][sequence][scores_stride] */
     uint64_t samples_at_once;

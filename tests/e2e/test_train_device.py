@@ -18,10 +18,10 @@ def fake_plugin(monkeypatch):
     monkeypatch.setenv("CKPTBENCH_CUDA_PLUGIN", str(BUILD / "tests/fake-plugin.so"))
 
 
-def same(ours, theirs):
+def same(ours, theirs, tolerance=TOLERANCE):
     assert ours.keys() == theirs.keys()
     for step, loss in ours.items():
-        assert math.isclose(loss, theirs[step], rel_tol=TOLERANCE), (step, loss, theirs[step])
+        assert math.isclose(loss, theirs[step], rel_tol=tolerance), (step, loss, theirs[step])
 
 
 def both(place, *words):
@@ -37,12 +37,14 @@ def both(place, *words):
                                    ("train.validate_every=2", "train.seq_length=100")], ids=["dropout", "bf16", "ddp+sgd", "validation"])
 def test_a_training_on_a_device_has_the_losses_of_this_machine(tmp_path, words):
     here, there = both(tmp_path, "train.steps=4", *words)
-    same(losses(there), losses(here))
+    bf16 = "dtype=bf16" in words  # a device also rounds the activations that it multiplies
+    assert not bf16 or losses(there) != losses(here)
+    same(losses(there), losses(here), 2e-3 if bf16 else TOLERANCE)
     for metric in ("gradient_norm", "validation_loss"):
         ours, theirs = values(there, metric), values(here, metric)
-        same({step: ranks[0] for step, ranks in ours.items()}, {step: ranks[0] for step, ranks in theirs.items()})
+        same({step: ranks[0] for step, ranks in ours.items()}, {step: ranks[0] for step, ranks in theirs.items()}, 2e-2 if bf16 else TOLERANCE)
     told = facts(there)
-    assert "a fake device" in told["device"] and "on the GPU" in told["mfu.peak"] and "affinity" in told
+    assert "a fake device" in told["device"] and f"{'bf16' if bf16 else 'fp32'} matrix products on the GPU" in told["mfu.peak"] and "affinity" in told
 
 
 def test_a_linear_stack_on_a_device_has_the_losses_of_this_machine(tmp_path):

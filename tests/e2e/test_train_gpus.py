@@ -39,10 +39,10 @@ def both(place, *words):
     return here, there
 
 
-def same(ours, theirs):
+def same(ours, theirs, tolerance=TOLERANCE):
     assert ours.keys() == theirs.keys()
     for step, loss in ours.items():
-        assert math.isclose(loss, theirs[step], rel_tol=TOLERANCE), (step, loss, theirs[step])
+        assert math.isclose(loss, theirs[step], rel_tol=tolerance), (step, loss, theirs[step])
 
 
 @pytest.mark.parametrize("words", [
@@ -54,7 +54,7 @@ def same(ours, theirs):
 ], ids=["ddp", "fsdp", "bf16+post", "offload", "hybrid+none"])
 def test_ranks_with_a_gpu_each_have_the_losses_and_the_exchange_of_ranks_without(tmp_path, gpus, words):
     here, there = both(tmp_path, "train.batch_size=2", *words)
-    same(losses(there), losses(here))
+    same(losses(there), losses(here), 2e-3 if "dtype=bf16" in words else TOLERANCE)  # GPUs also round what they multiply with weights
     for metric in ("comm_bytes", "gathered_bytes", "offload_bytes"):
         assert values(there, metric) == values(here, metric)
     assert values(here, "comm_s") and not values(there, "comm_s")  # the host does not know it of devices

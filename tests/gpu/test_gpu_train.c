@@ -349,6 +349,7 @@ static struct device_product product_of(const struct op_case *self, void **a)
                                      .columns = n,
                                      .in_transposed = way & 1,
                                      .weight_transposed = way & 2,
+                                     .rounded = way & 64 ? a[5] : NULL,
                                      .scale = several ? 0.125f : 1.0f};
     product.in_stride = (product.in_transposed ? m : k) + 2;
     product.weight_stride = (product.weight_transposed ? k : n) + 1;
@@ -378,7 +379,7 @@ static void products_in_all_ways(void **unused)
     (void)unused;
     static const struct size shapes[] = {{1, 1}, {5, 64}, {128, 96}, {131, 257}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        for (uint64_t way = 0; way < 64; way++) {
+        for (uint64_t way = 0; way < 80; way++) { /* from 64 on in bf16 */
             uint64_t m = shapes[i].rows, n = shapes[i].width, most = (m > 33 ? m : 33) + 8;
             struct op_case operation = {.rows = m, .width = n, .stride = way, .run = run_product, .tolerance = 1e-5};
             operation.arrays[0] = floats(6 * most * most, false);
@@ -386,6 +387,8 @@ static void products_in_all_ways(void **unused)
             operation.arrays[2] = floats(6 * m * (n + 5), true);
             operation.arrays[3] = floats(n, false);
             operation.arrays[4] = floats(m * (n + 5), false);
+            if (way & 64)
+                operation.arrays[5] = floats(most * most + (n + 40) * (n + 40) + 128, true);
             compare("product", &operation);
         }
 }

@@ -189,6 +189,17 @@ static const struct device_ops fake_math_device_ops = {
 
 /* --- products --- */
 
+/* Rounds values to `to`, and gives them as floats. */
+static inline float *fake_rounded(struct fake_math *self, const float *values, uint16_t *to, uint64_t count)
+{
+    float *copy = malloc(count * sizeof *copy);
+    assert(copy && (uintptr_t)to % 256 == 0);
+    to = fake_at(self, to, count * sizeof *to);
+    kernel_pack_bf16(values, to, count);
+    kernel_unpack_bf16(to, copy, count);
+    return copy;
+}
+
 static inline void fake_run_product(struct fake_math *self, const void *arguments)
 {
     const struct device_product *p = arguments;
@@ -196,7 +207,9 @@ static inline void fake_run_product(struct fake_math *self, const void *argument
     uint64_t in_rows = p->in_transposed ? p->inner : p->rows, in_width = p->in_transposed ? p->rows : p->inner;
     uint64_t weight_rows = p->weight_transposed ? p->columns : p->inner;
     uint64_t weight_width = p->weight_transposed ? p->inner : p->columns;
-    assert(samples * heads == 1 || (!p->base && !p->bias));
+    struct device_product_rounded counts = device_product_rounded(p);
+    float *rounded[2] = {NULL, NULL};
+    assert(samples * heads == 1 || (!p->base && !p->bias && !p->rounded));
     for (uint64_t i = 0; i < samples * heads; i++) {
         uint64_t s = i / heads, h = i % heads;
         const float *in = p->in + s * p->in_sample + h * p->in_head;
@@ -205,6 +218,10 @@ static inline void fake_run_product(struct fake_math *self, const void *argument
         uint64_t out_count = (p->rows - 1) * p->out_stride + p->columns;
         in = fake_floats(self, in, (in_rows - 1) * p->in_stride + in_width);
         weight = fake_floats(self, weight, (weight_rows - 1) * p->weight_stride + weight_width);
+        if (p->rounded) {
+            in = rounded[0] = fake_rounded(self, in, counts.in, counts.in_count);
+            weight = rounded[1] = fake_rounded(self, weight, counts.weight, counts.weight_count);
+        }
         out = fake_floats(self, out, out_count);
         const float *base = fake_floats(self, p->base, out_count), *bias = fake_floats(self, p->bias, p->columns);
         for (uint64_t r = 0; r < p->rows && (bias || (base && base != out)); r++) {
@@ -217,6 +234,8 @@ static inline void fake_run_product(struct fake_math *self, const void *argument
         blas_sgemm(&self->blas, p->in_transposed, p->weight_transposed, (int)p->rows, (int)p->columns, (int)p->inner,
                    p->scale, in, (int)p->in_stride, weight, (int)p->weight_stride, base || bias ? 1.0f : 0.0f, out,
                    (int)p->out_stride);
+        free(rounded[0]);
+        free(rounded[1]);
     }
 }
 

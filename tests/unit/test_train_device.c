@@ -302,6 +302,25 @@ static void a_linear_stack_on_a_device_has_the_bits_of_this_machine(void **unuse
     compare(linear(false), 0, 0);
 }
 
+/* Products with weights, and those of their gradients; what lies between them and attention stay fp32. */
+static void products_in_bf16_are_near_those_in_fp32(void **unused)
+{
+    (void)unused;
+    struct train_setup all[] = {gpt2(5, 9, 0.2f), linear(true)};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        struct device_math *math = open_math(3);
+        all[i].bf16 = true;
+        all[i].math = math;
+        struct train_model *model = make_model(&all[i]);
+        assert_non_null(model->on_device->rounded);
+        assert_int_equal(model->on_device->bytes, train_model_device_bytes(&all[i]));
+        train_model_free(model);
+        close_math(math);
+        all[i].math = NULL;
+        compare(all[i], 3e-2, 0);
+    }
+}
+
 static void an_input_that_stays_is_sent_once(void **unused)
 {
     (void)unused;
@@ -562,6 +581,7 @@ int main(void)
         cmocka_unit_test(attention_in_parts_of_the_batch_is_the_same),
         cmocka_unit_test(attention_over_all_keys_is_that_over_blocks),
         cmocka_unit_test(a_linear_stack_on_a_device_has_the_bits_of_this_machine),
+        cmocka_unit_test(products_in_bf16_are_near_those_in_fp32),
         cmocka_unit_test(an_input_that_stays_is_sent_once),
         cmocka_unit_test(steps_on_a_device_lead_to_the_same_weights),
         cmocka_unit_test(bf16_is_rounded_there_as_here),
