@@ -106,8 +106,38 @@ static void put_text(struct buf *table, const char *text)
     buf_append(table, text ? text : "", len + 1);
 }
 
-int description_write(const struct ckptbench_state *state, struct buf *table, struct cb_err *err)
+/* How a region lies in a dimension: WHOLE, APART and its offset and size, or FACTOR + i and its size. */
+enum { WHOLE, APART, FACTOR };
+
+static uint64_t find_factor(struct description_factors *self, uint64_t factor)
 {
+    uint64_t i = 0;
+    while (i < self->count && self->factor[i] != factor)
+        i++;
+    if (i == self->count && i < DESCRIPTION_FACTORS)
+        self->factor[self->count++] = factor;
+    return i;
+}
+
+static void put_dimension(struct buf *table, struct description_factors *factors, uint64_t offset, uint64_t size,
+                          uint64_t whole)
+{
+    if (offset == 0 && size == whole) {
+        put(table, WHOLE);
+        return;
+    }
+    bool divides = size > 0 && offset % size == 0;
+    uint64_t factor = divides ? find_factor(factors, offset / size) : DESCRIPTION_FACTORS;
+    put(table, factor < DESCRIPTION_FACTORS ? FACTOR + factor : APART);
+    if (factor == DESCRIPTION_FACTORS)
+        put(table, offset);
+    put(table, size);
+}
+
+int description_write(const struct ckptbench_state *state, struct buf *table, struct description_factors *factors,
+                      struct cb_err *err)
+{
+    factors->count = 0;
     put(table, state->tensor_count);
     put(table, state->region_count);
     put(table, state->value_count);
@@ -119,17 +149,17 @@ int description_write(const struct ckptbench_state *state, struct buf *table, st
         put(table, tensor->dims);
         buf_append(table, tensor->shape, tensor->dims * sizeof *tensor->shape);
     }
-    for (size_t i = 0; i < state->region_count; i++) {
-        const struct ckptbench_region *region = &state->regions[i];
-        size_t bytes = state->tensors[region->tensor].dims * sizeof *region->offset;
-        put(table, region->tensor);
-        buf_append(table, region->offset, bytes);
-        buf_append(table, region->size, bytes);
-    }
     for (size_t i = 0; i < state->value_count; i++) {
         put_text(table, state->values[i].fqn);
         put_text(table, state->values[i].path);
         put(table, state->values[i].length);
+    }
+    for (size_t i = 0; i < state->region_count; i++) {
+        const struct ckptbench_region *region = &state->regions[i];
+        const struct ckptbench_tensor *tensor = &state->tensors[region->tensor];
+        put(table, region->tensor);
+        for (uint64_t dim = 0; dim < tensor->dims; dim++)
+            put_dimension(table, factors, region->offset[dim], region->size[dim], tensor->shape[dim]);
     }
     return buf_check(table, "the table of a rank's state", err);
 }
@@ -179,48 +209,34 @@ static void read_tensor(struct reader *reader, struct described *entry)
     take(reader, entry->shape, reader->is_short ? 0 : entry->dims * sizeof *entry->shape);
 }
 
-static void read_part(struct reader *reader, struct described_rank *made)
-{
-    struct described_part *part = &made->parts[made->part_count];
-    *part = (struct described_part){.entry = take_number(reader)};
-    reader->is_short = reader->is_short || part->entry >= made->tensor_count;
-    if (reader->is_short)
-        return;
-    part->box.dims = (uint32_t)made->entries[part->entry].dims;
-    take(reader, part->box.offset, part->box.dims * sizeof *part->box.offset);
-    take(reader, part->box.size, part->box.dims * sizeof *part->box.size);
-    made->part_count += region_elements(&part->box) > 0;
-}
-
-int description_read(const struct buf *table, const uint64_t *hashes, size_t hash_count, uint32_t rank,
-                     struct described_rank *described, struct cb_err *err)
+int description_read(const struct buf *table, const char *hashes, size_t hash_count, uint32_t rank, uint32_t holders,
+                     struct described_table *described, struct cb_err *err)
 {
     struct reader reader = {.at = table->data, .end = table->data + table->len};
-    uint64_t tensors = take_number(&reader), parts = take_number(&reader), values = take_number(&reader);
-    struct described_rank made = {.tensor_count = tensors, .entry_count = tensors + values};
-    if (tensors > table->len || parts > table->len || values != hash_count)
+    uint64_t tensors = take_number(&reader), regions = take_number(&reader), values = take_number(&reader);
+    struct described_table made = {
+        .tensor_count = tensors, .entry_count = tensors + values, .region_count = regions, .end = reader.end};
+    if (tensors > table->len || regions > table->len || values != hash_count)
         return cb_fail(err, CB_ERR_FORMAT, "the table of rank %u is malformed", rank);
     made.entries = calloc(made.entry_count + 1, sizeof *made.entries);
-    made.parts = calloc(parts + 1, sizeof *made.parts);
-    if (!made.entries || !made.parts) {
-        description_release(&made);
+    if (!made.entries)
         return alloc_fail(err, "for the table of rank %u", rank);
-    }
     for (uint64_t i = 0; i < tensors; i++)
         read_tensor(&reader, &made.entries[i]);
-    for (uint64_t i = 0; i < parts; i++)
-        read_part(&reader, &made);
     for (uint64_t i = 0; i < values; i++) {
         struct described *entry = &made.entries[tensors + i];
         entry->is_value = true;
         entry->fqn = take_text(&reader);
         entry->path = take_text(&reader);
         entry->length = take_number(&reader);
-        entry->hash = hashes[i];
+        memcpy(&entry->hash, hashes + i * sizeof entry->hash, sizeof entry->hash);
     }
-    for (size_t i = 0; i < made.entry_count; i++)
+    for (size_t i = 0; i < made.entry_count; i++) {
         made.entries[i].rank = rank;
-    if (reader.is_short || reader.at != reader.end) {
+        made.entries[i].holders = holders;
+    }
+    made.regions = reader.at;
+    if (reader.is_short) {
         description_release(&made);
         return cb_fail(err, CB_ERR_FORMAT, "the table of rank %u is malformed", rank);
     }
@@ -228,9 +244,39 @@ int description_read(const struct buf *table, const uint64_t *hashes, size_t has
     return 0;
 }
 
-void description_release(struct described_rank *described)
+void description_release(struct described_table *described)
 {
     free(described->entries);
-    free(described->parts);
-    *described = (struct described_rank){0};
+    *described = (struct described_table){0};
+}
+
+static void take_dimension(struct reader *reader, const struct description_factors *factors, uint64_t whole,
+                           uint64_t *offset, uint64_t *size)
+{
+    uint64_t how = take_number(reader);
+    *offset = how == APART ? take_number(reader) : 0;
+    *size = how == WHOLE ? whole : take_number(reader);
+    if (how >= FACTOR && how - FACTOR < factors->count)
+        *offset = factors->factor[how - FACTOR] * *size;
+    reader->is_short = reader->is_short || (how >= FACTOR && how - FACTOR >= factors->count);
+}
+
+size_t description_parts(const struct described_table *table, const struct description_factors *factors,
+                         struct described_part *parts)
+{
+    struct reader reader = {.at = table->regions, .end = table->end};
+    size_t count = 0;
+    for (size_t i = 0; i < table->region_count && !reader.is_short; i++) {
+        struct described_part *part = &parts[count];
+        *part = (struct described_part){.entry = take_number(&reader)};
+        reader.is_short = reader.is_short || part->entry >= table->tensor_count;
+        if (reader.is_short)
+            break;
+        const struct described *entry = &table->entries[part->entry];
+        part->box.dims = (uint32_t)entry->dims;
+        for (uint32_t dim = 0; dim < part->box.dims; dim++)
+            take_dimension(&reader, factors, entry->shape[dim], &part->box.offset[dim], &part->box.size[dim]);
+        count += !reader.is_short && region_elements(&part->box) > 0;
+    }
+    return count;
 }

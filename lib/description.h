@@ -16,34 +16,47 @@ int description_check(const struct ckptbench_state *state, bool saves, struct cb
 /* The box of a region in its tensor. */
 struct region description_box(const struct ckptbench_state *state, const struct ckptbench_region *region);
 
-/* Appends everything that a plan depends on: equal tables of all ranks mean equal plans. The content of values is not in
- * it. */
-int description_write(const struct ckptbench_state *state, struct buf *table, struct cb_err *err) CB_MUST_CHECK;
+/* The numbers in which the tables of ranks that divide their tensors alike differ: with FSDP, a rank's number. A region
+ * whose offset in some dimension is a multiple of its size there refers to the factor. */
+#define DESCRIPTION_FACTORS 64
+struct description_factors {
+    uint64_t count, factor[DESCRIPTION_FACTORS];
+};
 
-/* A tensor or value of some rank, as read from its table. Texts point into the table. */
+/* Appends everything that a plan depends on: equal tables and factors of all ranks mean equal plans. The content of values
+ * is not in it. */
+int description_write(const struct ckptbench_state *state, struct buf *table, struct description_factors *factors,
+                      struct cb_err *err) CB_MUST_CHECK;
+
+/* A tensor or value, as read from a table. Texts point into the table. */
 struct described {
     const char *fqn, *path; /* path "": none given */
     bool is_value;
-    uint32_t rank;
+    uint32_t rank, holders; /* the lowest of the ranks with this table, and how many there are */
     uint64_t dtype, dims, shape[CKPTBENCH_MOST_DIMS];
     uint64_t length, hash; /* of a value */
     uint32_t index;        /* in the layout, once it is made */
 };
 struct described_part {
-    uint64_t entry; /* index into the entries of its rank */
+    uint64_t entry; /* index into the entries of the table */
     struct region box;
 };
 
-/* Everything that one rank has: first its tensors, then its values, each in the order of its description. */
-struct described_rank {
+/* A table: first its tensors, then its values, each in the order of the description. */
+struct described_table {
     struct described *entries;
-    size_t tensor_count, entry_count;
-    struct described_part *parts; /* without those that have no elements */
-    size_t part_count;
+    size_t tensor_count, entry_count, region_count;
+    const char *regions, *end; /* where the regions are in the table */
 };
-/* Reads a table; `hashes` has one number a value. The result borrows the table. */
-int description_read(const struct buf *table, const uint64_t *hashes, size_t hash_count, uint32_t rank,
-                     struct described_rank *described, struct cb_err *err) CB_MUST_CHECK;
-void description_release(struct described_rank *described);
+/* Reads the table of `holders` ranks, of which `rank` is the lowest; `hashes` has one number a value, not aligned. The
+ * result borrows the table. */
+int description_read(const struct buf *table, const char *hashes, size_t hash_count, uint32_t rank, uint32_t holders,
+                     struct described_table *described, struct cb_err *err) CB_MUST_CHECK;
+void description_release(struct described_table *described);
+
+/* The regions of a rank with this table, without those that have no elements; there is room for region_count. Returns their
+ * number. */
+size_t description_parts(const struct described_table *table, const struct description_factors *factors,
+                         struct described_part *parts);
 
 #endif

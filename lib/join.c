@@ -10,7 +10,9 @@
 
 struct joiner {
     const struct join_options *options;
-    struct described_rank *ranks;
+    const struct joined_rank *ranks;
+    struct described_table *tables;
+    size_t table_count;
     struct described **sorted; /* all entries, by name and rank */
     size_t count;
     struct state_tensor *tensors;
@@ -31,17 +33,17 @@ static int compare_entries(const void *a, const void *b)
 
 static int sort_entries(struct joiner *self, struct cb_err *err)
 {
-    for (uint32_t rank = 0; rank < self->options->rank_count; rank++)
-        self->count += self->ranks[rank].entry_count;
+    for (size_t table = 0; table < self->table_count; table++)
+        self->count += self->tables[table].entry_count;
     self->sorted = malloc((self->count + 1) * sizeof(struct described *));
     self->tensors = calloc(self->count + 1, sizeof *self->tensors);
     self->holders = calloc(self->count + 1, sizeof *self->holders);
     if (!self->sorted || !self->tensors || !self->holders)
         return alloc_fail(err, "for %zu tensors and values of all ranks", self->count);
     size_t used = 0;
-    for (uint32_t rank = 0; rank < self->options->rank_count; rank++) {
-        for (size_t i = 0; i < self->ranks[rank].entry_count; i++)
-            self->sorted[used++] = &self->ranks[rank].entries[i];
+    for (size_t table = 0; table < self->table_count; table++) {
+        for (size_t i = 0; i < self->tables[table].entry_count; i++)
+            self->sorted[used++] = &self->tables[table].entries[i];
     }
     qsort(self->sorted, used, sizeof *self->sorted, compare_entries);
     return 0;
@@ -107,9 +109,10 @@ static int add_group(struct joiner *self, size_t first, size_t end, struct cb_er
                                     .owner = entry->rank};
     memcpy(tensor->shape, entry->shape, entry->dims * sizeof *tensor->shape);
     buf_release(&path);
-    self->holders[self->tensor_count] = (uint32_t)(end - first);
-    for (size_t i = first; i < end; i++)
+    for (size_t i = first; i < end; i++) {
+        self->holders[self->tensor_count] += self->sorted[i]->holders;
         self->sorted[i]->index = (uint32_t)self->tensor_count;
+    }
     self->tensor_count++;
     return tensor->fqn && tensor->path ? 0 : alloc_fail(err, "for the names of the state");
 }
@@ -137,21 +140,30 @@ static int add_groups(struct joiner *self, bool values, struct cb_err *err)
 
 static int make_layout(struct joiner *self, struct layout **layout, struct cb_err *err)
 {
-    size_t count = 0, used = 0;
-    for (uint32_t rank = 0; rank < self->options->rank_count; rank++)
-        count += self->ranks[rank].part_count;
-    struct layout_part *parts = malloc((count + 1) * sizeof *parts);
-    if (!parts)
-        return alloc_fail(err, "for %zu regions of all ranks", count);
+    size_t count = 0, most = 0, used = 0;
     for (uint32_t rank = 0; rank < self->options->rank_count; rank++) {
-        const struct described_rank *from = &self->ranks[rank];
-        for (size_t i = 0; i < from->part_count; i++)
-            parts[used++] = (struct layout_part){
-                .tensor = from->entries[from->parts[i].entry].index, .rank = rank, .region = from->parts[i].box};
+        const struct described_table *table = self->ranks[rank].table;
+        count += table ? table->region_count : 0;
+        most = table && table->region_count > most ? table->region_count : most;
     }
+    struct layout_part *parts = malloc((count + 1) * sizeof *parts);
+    struct described_part *own = malloc((most + 1) * sizeof *own);
+    if (!parts || !own) {
+        free(parts);
+        free(own);
+        return alloc_fail(err, "for %zu regions of all ranks", count);
+    }
+    for (uint32_t rank = 0; rank < self->options->rank_count; rank++) {
+        const struct joined_rank *from = &self->ranks[rank];
+        size_t own_count = from->table ? description_parts(from->table, &from->factors, own) : 0;
+        for (size_t i = 0; i < own_count; i++)
+            parts[used++] = (struct layout_part){
+                .tensor = from->table->entries[own[i].entry].index, .rank = rank, .region = own[i].box};
+    }
+    free(own);
     struct state_tensor *tensors = self->tensors;
     self->tensors = NULL;
-    int rc = layout_from_parts(self->options->rank_count, tensors, self->tensor_count, parts, count,
+    int rc = layout_from_parts(self->options->rank_count, tensors, self->tensor_count, parts, used,
                                self->options->saves, layout, err);
     free(parts);
     return rc;
@@ -173,7 +185,7 @@ static int compare_own(const void *a, const void *b)
     return order ? order : (x->region < y->region ? -1 : x->region > y->region);
 }
 
-static int match_pieces(const struct described_rank *own, const struct ckptbench_state *state, struct joined *joined,
+static int match_pieces(const struct described_table *own, const struct ckptbench_state *state, struct joined *joined,
                         uint32_t rank, struct cb_err *err)
 {
     struct own_region *regions = malloc((state->region_count + 1) * sizeof *regions);
@@ -202,7 +214,7 @@ static int match_pieces(const struct described_rank *own, const struct ckptbench
     return rc;
 }
 
-static int match_values(const struct joiner *self, const struct described_rank *own, struct joined *joined,
+static int match_values(const struct joiner *self, const struct described_table *own, struct joined *joined,
                         struct cb_err *err)
 {
     joined->value_count = own->entry_count - own->tensor_count;
@@ -217,11 +229,12 @@ static int match_values(const struct joiner *self, const struct described_rank *
     return 0;
 }
 
-int join_descriptions(struct described_rank *ranks, const struct ckptbench_state *state,
-                      const struct join_options *options, struct joined *joined, struct cb_err *err)
+int join_descriptions(const struct joined_rank *ranks, struct described_table *tables, size_t table_count,
+                      const struct ckptbench_state *state, const struct join_options *options, struct joined *joined,
+                      struct cb_err *err)
 {
-    struct joiner self = {.options = options, .ranks = ranks};
-    const struct described_rank *own = &ranks[options->rank];
+    struct joiner self = {.options = options, .ranks = ranks, .tables = tables, .table_count = table_count};
+    const struct described_table *own = ranks[options->rank].table;
     struct joined made = {0};
     int rc = sort_entries(&self, err);
     if (!rc)

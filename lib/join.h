@@ -22,10 +22,17 @@ struct join_options {
     bool allows_different_values; /* the lowest rank's value counts */
 };
 
-/* `ranks` has the tables of all ranks, or for a load of this rank alone, at index options->rank. CB_ERR_USAGE, with the
- * name and the ranks, if they contradict each other. A pure function: ranks with the same tables get the same layout. */
-int join_descriptions(struct described_rank *ranks, const struct ckptbench_state *state,
-                      const struct join_options *options, struct joined *joined, struct cb_err *err) CB_MUST_CHECK;
+/* What a rank has: a table, which ranks may share, and its own factors. */
+struct joined_rank {
+    struct described_table *table; /* NULL: nothing */
+    struct description_factors factors;
+};
+
+/* `ranks` has all ranks, or for a load may have this one alone, and `tables` each table once. CB_ERR_USAGE, with the name
+ * and the ranks, if they contradict each other. A pure function: ranks with the same tables get the same layout. */
+int join_descriptions(const struct joined_rank *ranks, struct described_table *tables, size_t table_count,
+                      const struct ckptbench_state *state, const struct join_options *options, struct joined *joined,
+                      struct cb_err *err) CB_MUST_CHECK;
 void joined_release(struct joined *joined);
 
 #endif

@@ -17,7 +17,8 @@ static struct post {
     struct letter letters[MOST_LETTERS]; /* in the order in which they were started */
     size_t first, count;                 /* from `first` on of the present ranks; lost ones keep their bytes in use */
     uint32_t highest_tag;
-    bool loses; /* letters of rank 1 never arrive */
+    uint64_t sent_by_rank_0; /* bytes */
+    bool loses;              /* letters of rank 1 never arrive */
 } post = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static uint32_t numbers[MOST_RANKS];
@@ -30,6 +31,7 @@ static int start(struct letter letter, void **message)
     struct letter *own = &post.letters[post.count++];
     *own = letter;
     post.highest_tag = letter.tag > post.highest_tag ? letter.tag : post.highest_tag;
+    post.sent_by_rank_0 += letter.sent && letter.from == 0 ? letter.length : 0;
     for (struct letter *other = post.letters + post.first; other < own && !(post.loses && letter.from == 1); other++) {
         if (other->is_done || other->from != own->from || other->to != own->to || other->tag != own->tag ||
             !other->sent == !own->sent)
@@ -71,6 +73,7 @@ static const struct ckptbench_messages *open_post(uint32_t ranks)
     static struct ckptbench_messages messages[MOST_RANKS];
     post.first = post.count;
     post.highest_tag = 0;
+    post.sent_by_rank_0 = 0;
     post.loses = false;
     for (uint32_t i = 0; i < ranks; i++) {
         numbers[i] = i;
@@ -119,6 +122,53 @@ static void asynchronous_saves_use_the_functions_from_a_thread(void **unused)
     clear();
     run_ranks_over(open_post(2), 2, NULL, save_behind, NULL);
     run_ranks_over(open_post(2), 2, NULL, load_transposed, &version);
+}
+
+/* Tensors that all ranks share by rows, as FSDP does. */
+#define SHARED_TENSORS 400
+#define NAME_BYTES 100
+struct shared_state {
+    char names[SHARED_TENSORS][NAME_BYTES + 1];
+    struct ckptbench_tensor tensors[SHARED_TENSORS];
+    struct ckptbench_region regions[SHARED_TENSORS];
+    float rows[SHARED_TENSORS][4];
+};
+
+static void save_shared(ckptbench *handle, uint32_t rank, uint32_t ranks, void *context)
+{
+    struct shared_state *shared = calloc(1, sizeof *shared);
+    const struct ckptbench_state state = {.struct_bytes = sizeof state,
+                                          .tensors = shared->tensors,
+                                          .tensor_count = SHARED_TENSORS,
+                                          .regions = shared->regions,
+                                          .region_count = SHARED_TENSORS};
+    struct ckptbench_error error;
+    char where[160];
+    (void)context;
+    for (uint64_t i = 0; i < SHARED_TENSORS; i++) {
+        snprintf(shared->names[i], sizeof shared->names[i], "%0*llu", NAME_BYTES, (unsigned long long)i);
+        shared->tensors[i] = (struct ckptbench_tensor){
+            .fqn = shared->names[i], .dtype = ckptbench_dtype("float32"), .dims = 2, .shape = {(uint64_t)ranks * 2, 2}};
+        shared->regions[i] = (struct ckptbench_region){
+            .tensor = i, .address = shared->rows[i], .offset = {(uint64_t)rank * 2}, .size = {2, 2}, .stride = {2, 1}};
+    }
+    snprintf(where, sizeof where, "%s/shared", folder);
+    int code = ckptbench_save(handle, where, &state, NULL, &error);
+    if (code)
+        print_error("rank %u: %s\n", rank, error.text);
+    assert_int_equal(code, 0);
+    free(shared);
+}
+
+static void names_that_ranks_share_reach_each_rank_once(void **unused)
+{
+    (void)unused;
+    for (uint32_t ranks = 2; ranks <= 8; ranks *= 2) {
+        clear();
+        run_ranks_over(open_post(ranks), ranks, NULL, save_shared, NULL);
+        uint64_t names = (uint64_t)(ranks - 1) * SHARED_TENSORS * NAME_BYTES;
+        assert_true(post.sent_by_rank_0 >= names && post.sent_by_rank_0 < 2 * names);
+    }
 }
 
 static int fail_to_send(void *context, const void *bytes, uint64_t length, uint32_t to, uint32_t tag, void **message)
@@ -188,6 +238,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(states_are_saved_and_loaded),
         cmocka_unit_test(asynchronous_saves_use_the_functions_from_a_thread),
+        cmocka_unit_test(names_that_ranks_share_reach_each_rank_once),
         cmocka_unit_test(a_function_that_fails_fails_the_save_and_others_time_out),
         cmocka_unit_test(a_rank_whose_messages_are_lost_is_waited_for_until_the_timeout),
         cmocka_unit_test(incomplete_functions_and_old_options_are_told_apart),
