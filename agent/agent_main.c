@@ -13,6 +13,7 @@
 #include "agent/attempt/attempt_run.h"
 #include "agent/attempt/launch_nodes.h"
 #include "agent/attempt/seal_lines.h"
+#include "agent/attempt/watch_join.h"
 #include "agent/node/node.h"
 #include "agent/pool/array_lead.h"
 #include "agent/pool/pool_job.h"
@@ -29,6 +30,8 @@ static const char usage[] =
     "usage: ckptbench-agent run RUN_FOLDER…\n"
     "       ckptbench-agent watch RUN_FOLDER COMMAND…\n"
     "       ckptbench-agent seal RUN_FOLDER [--silent]\n"
+    "       ckptbench-agent join RUN_FOLDER TASKS COMMAND…\n"
+    "       ckptbench-agent seal-tasks|recover RUN_FOLDER\n"
     "       ckptbench-agent node --head ADDRESSES --port PORT [--name NAME] [--timeout TIME] [--sent]\n"
     "       ckptbench-agent shell HOSTS NAME COMMAND…\n"
     "       ckptbench-agent warm POOL_FOLDER\n"
@@ -110,6 +113,42 @@ static int run_watched(const char *folder, const char *const *command)
     if (rc)
         log_error("%s", err.message);
     return status == -1 ? COMMAND_NOT_STARTED : foreground_exit_code(status);
+}
+
+/* A task of a watched run (agent/attempt/watch_join.h). If it cannot join, its command runs unobserved, since other tasks
+ * may wait for it. */
+static int join(const char *folder, const char *tasks, const char *const *command)
+{
+    struct cb_err err;
+    uint64_t expected = 0;
+    int status = -1, rc = units_parse_u64(tasks, &expected, &err);
+    if (!rc)
+        rc = watch_join(folder, (uint32_t)expected, command, &status, &err);
+    if (rc)
+        log_error("%s%s", err.message, status == -1 ? "; the command runs without being watched" : "");
+    if (status == -1 && foreground_run(command, NULL, true, 0, &status, &err))
+        log_error("%s", err.message);
+    return status == -1 ? COMMAND_NOT_STARTED : foreground_exit_code(status);
+}
+
+/* Exit code 6: not all tasks have ended, or somebody has sealed the attempt. */
+static int seal_tasks(const char *folder)
+{
+    struct cb_err err;
+    bool sealed = false;
+    int rc = watch_join_seal(folder, &sealed, &err);
+    if (rc)
+        log_error("%s", err.message);
+    return rc ? cb_exit_code_at_home(rc) : sealed ? CB_EXIT_PASS : CB_EXIT_INCONCLUSIVE;
+}
+
+static int recover(const char *folder)
+{
+    struct cb_err err;
+    int rc = watch_recover(folder, &err);
+    if (rc)
+        log_error("%s", err.message);
+    return rc ? cb_exit_code_at_home(rc) : CB_EXIT_PASS;
 }
 
 /* Whether the run's last attempt was sealed as a pass. */
@@ -247,6 +286,12 @@ int main(int argc, char **argv)
         return run_watched(argv[2], (const char *const *)(argv + 3));
     if ((argc == 3 || (argc == 4 && strcmp(argv[3], "--silent") == 0)) && strcmp(argv[1], "seal") == 0)
         return run_seal(argv[2], argc == 4);
+    if (argc > 4 && strcmp(argv[1], "join") == 0)
+        return join(argv[2], argv[3], (const char *const *)(argv + 4));
+    if (argc == 3 && strcmp(argv[1], "seal-tasks") == 0)
+        return seal_tasks(argv[2]);
+    if (argc == 3 && strcmp(argv[1], "recover") == 0)
+        return recover(argv[2]);
     if (argc > 2 && strcmp(argv[1], "node") == 0)
         return run_node(argc - 2, argv + 2);
     if (argc > 2 && strcmp(argv[1], "shell") == 0)

@@ -297,11 +297,32 @@ static int validate_files(const struct experiment *self, struct cb_err *err)
                    experiment_text(self, OPT_IO_BLOCK), units_format_bytes_exact(meant, text));
 }
 
+/* The command decides what is saved, where and how. Keys of the run as a whole remain. */
+static int validate_watch(const struct experiment *self, struct cb_err *err)
+{
+    static const char *const used[] = {"workload", "command", "ranks", "nodes",  "ranks_per_node", "baseline",
+                                       "store",    "repeat",  "mtbf",  "slurm.", "timeout.run"};
+    if (!workload_kind_of(self)->watches)
+        return 0;
+    for (unsigned id = 0; id < OPTION_COUNT; id++) {
+        const char *name = option_row((enum option_id)id)->name;
+        size_t i = 0;
+        while (i < sizeof used / sizeof *used && strcmp(name, used[i]) != 0 &&
+               (strcmp(used[i], "slurm.") != 0 || strncmp(name, used[i], strlen(used[i])) != 0))
+            i++;
+        if (i == sizeof used / sizeof *used && experiment_was_set(self, (enum option_id)id))
+            return cb_fail(err, CB_ERR_USAGE,
+                           "%s=%s has no effect with workload=watch: the command decides what it saves, and how", name,
+                           experiment_text(self, (enum option_id)id));
+    }
+    return 0;
+}
+
 int experiment_validate(const struct experiment *self, struct cb_err *err)
 {
     static int (*const rules[])(const struct experiment *self, struct cb_err *err) = {
-        validate_texts, validate_layout, validate_engine, validate_copies, validate_load,
-        validate_suite, validate_train,  validate_device, validate_files,  validate_on_error};
+        validate_texts, validate_layout, validate_engine, validate_copies,   validate_load, validate_suite,
+        validate_train, validate_device, validate_files,  validate_on_error, validate_watch};
     int rc = 0;
     for (size_t i = 0; i < sizeof rules / sizeof *rules && rc == 0; i++)
         rc = rules[i](self, err);

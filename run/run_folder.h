@@ -75,6 +75,8 @@ int run_folder_lock(const char *path, int *fd, struct cb_err *err) CB_MUST_CHECK
 /* The same lock, shared: several may hold it at once, and none of them while run_folder_lock does. A caller that holds
  * the whole lock passes its descriptor in *fd, which then shares the lock; else *fd is -1. */
 int run_folder_share_lock(const char *path, int *fd, struct cb_err *err) CB_MUST_CHECK;
+/* Waits for the lock, alone or shared. */
+int run_folder_wait_for_lock(const char *path, bool is_shared, int *fd, struct cb_err *err) CB_MUST_CHECK;
 
 struct manifest {
     char run[RUN_ID_BYTES];

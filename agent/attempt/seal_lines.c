@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "agent/attempt/seal.h"
+#include "agent/attempt/watch_join.h"
 #include "agent/attempt/watch_lines.h"
 #include "core/path.h"
 
@@ -27,13 +28,13 @@ static int find_attempt(struct attempt *attempt, char lines[PATH_MAX], bool *is_
 
 static int seal_attempt(struct attempt *attempt, const char *lines, bool is_silent, struct cb_err *err)
 {
-    bool all_ended = false;
-    int rc = watch_lines_read(attempt, lines, &all_ended, err);
-    if (rc || (!all_ended && !is_silent)) {
+    struct watch_summary summary;
+    int rc = watch_lines_read(attempt, lines, &summary, err);
+    if (rc || (!summary.all_reported && !is_silent)) {
         pages_release(&attempt->pages);
         return rc;
     }
-    if (all_ended)
+    if (summary.all_reported)
         attempt_decide(attempt, OUTCOME_PASS, 0, "%s", "");
     else
         attempt_decide(attempt, OUTCOME_LOST, 0, "%s",
@@ -49,11 +50,13 @@ static int seal_each(struct attempt *common, uint32_t last, bool is_silent, stru
     int rc = 0;
     for (uint32_t number = 1; number <= last && !rc; number++) {
         struct attempt attempt = *common;
-        bool is_open = false;
+        bool is_open = false, is_sealed = false;
         attempt.number = number;
         buf_init(&attempt.path, PATH_MAX);
         rc = find_attempt(&attempt, lines, &is_open, err);
-        if (!rc && is_open) /* a later attempt began when the processes of this one had ended */
+        if (!rc && is_open && number == last) /* tasks of `watch --join` may have ended without sealing it */
+            rc = watch_join_seal(common->run_folder, &is_sealed, err);
+        if (!rc && is_open && !is_sealed) /* a later attempt began when the processes of this one had ended */
             rc = seal_attempt(&attempt, lines, is_silent || number < last, err);
         buf_release(&attempt.path);
     }

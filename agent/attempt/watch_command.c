@@ -8,85 +8,150 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include "agent/attempt/slurm_end.h"
+#include "agent/attempt/watch_limit.h"
 #include "agent/attempt/watch_lines.h"
+#include "core/alloc.h"
+#include "core/clock.h"
 #include "core/foreground.h"
 #include "core/path.h"
 #include "core/share_file.h"
 
-#define PYTHON_PATH_BYTES 32768
+#define LOOK_EVERY_NS (100 * NS_PER_MS)
+#define LEAVE_GRACE_NS (15 * NS_PER_S) /* from SIGTERM to SIGKILL for the shell command and its processes */
 
-/* The folder where the processes of the command leave their lines. */
-static int make_folder(const struct attempt *attempt, char folder[PATH_MAX], struct cb_err *err)
+int watch_folder_path(const char *attempt_path, char folder[PATH_MAX], struct cb_err *err)
 {
-    int rc = path_format(folder, PATH_MAX, err, "%s/watch", attempt->path.data);
-    if (!rc && mkdir(folder, 0777) < 0)
-        rc = cb_fail_errno(err, errno, "making the folder %s", folder);
-    return rc;
+    return path_format(folder, PATH_MAX, err, "%s/watch", attempt_path);
 }
 
 /* Python finds our hooks before everything else; for programs that are not Python these variables mean nothing. */
-static int run_command(struct attempt *attempt, const char *folder, struct cb_err *err)
+int watch_environment_make(struct watch_environment *self, const char *folder, struct cb_err *err)
 {
-    const char *const shell[] = {"/bin/sh", "-c", experiment_text(attempt->experiment, OPT_COMMAND), NULL};
-    const char *const *argv = attempt->command ? attempt->command : shell;
     const char *before = getenv("PYTHONPATH");
-    char found[PATH_MAX], hooks[PATH_MAX], place[PATH_MAX + 32], python_path[PYTHON_PATH_BYTES];
-    if (!attempt->command && !*shell[2])
-        return cb_fail(err, CB_ERR_USAGE,
-                       "workload=watch needs command='torchrun …', or `ckptbench watch -- torchrun …`");
+    char found[PATH_MAX], hooks[PATH_MAX];
     int rc = share_file_find("workload=watch", "watch/hooks/..", found, err);
     if (!rc && !realpath(found, hooks))
         rc = cb_fail_errno(err, errno, "looking for %s", found);
     if (!rc)
-        rc = path_format(place, sizeof place, err, "CKPTBENCH_WATCH=%s", folder);
+        rc = path_format(self->texts[0], sizeof self->texts[0], err, "CKPTBENCH_WATCH=%s", folder);
     if (!rc)
-        rc = path_format(python_path, sizeof python_path, err, "PYTHONPATH=%s/hooks:%s/sitecustomize%s%s", hooks, hooks,
-                         before && *before ? ":" : "", before ? before : "");
+        rc = path_format(self->texts[1], sizeof self->texts[1], err, "PYTHONPATH=%s/hooks:%s/sitecustomize%s%s", hooks,
+                         hooks, before && *before ? ":" : "", before ? before : "");
+    for (size_t i = 0; i < WATCH_VARIABLES; i++)
+        self->variables[i] = self->texts[i];
+    self->variables[WATCH_VARIABLES] = NULL;
+    return rc;
+}
+
+const char *watch_command_name(const char *const *command)
+{
+    const char *slash = strrchr(command[0], '/');
+    return slash ? slash + 1 : command[0];
+}
+
+void watch_command_describe(const char *name, int status, char *text, size_t bytes)
+{
+    const struct child ended = {.exited = true, .status = status};
+    char how[64];
+    child_describe(&ended, how);
+    if (status == 0)
+        snprintf(text, bytes, "%s", "");
+    else
+        snprintf(text, bytes, "%s %s%s", name, WIFSIGNALED(status) ? "was " : "ended with ", how);
+}
+
+/* Why the shell command must end now; leaves the attempt undecided if it may continue. */
+static void check_end(struct attempt *attempt, uint64_t limit_ns)
+{
+    const char *limit = experiment_text(attempt->experiment, OPT_TIMEOUT_RUN);
+    if (getppid() != attempt->parent)
+        attempt_decide(attempt, OUTCOME_CANCELLED, CB_ERR_ABORTED, "the controller that started this run died");
+    else if (*attempt->signals > 0 || *attempt->time_is_up) {
+        slurm_end_explain(attempt);
+        if (*attempt->time_is_up)
+            attempt_decide(attempt, OUTCOME_TIMEOUT, CB_ERR_TIMEOUT, "the job's time limit came near");
+        attempt_decide(attempt, OUTCOME_CANCELLED, CB_ERR_ABORTED, "stopped on request");
+    } else if (limit_ns && clock_monotonic_ns() - attempt->started_ns > limit_ns)
+        attempt_decide(attempt, OUTCOME_TIMEOUT, CB_ERR_TIMEOUT, "the command took longer than timeout.run=%s", limit);
+}
+
+/* The shell command of command= and all its processes end with the run. */
+static int run_shell(struct attempt *attempt, const char *const *variables, uint64_t limit_ns, struct cb_err *err)
+{
+    const char *const argv[] = {"/bin/sh", "-c", experiment_text(attempt->experiment, OPT_COMMAND), NULL};
+    const struct child_options options = {
+        .argv = argv, .environment = variables, .stdin_fd = -1, .stdout_fd = -1, .stderr_fd = -1};
+    struct child command = {0};
+    if (!*argv[2])
+        return cb_fail(err, CB_ERR_USAGE,
+                       "workload=watch needs command='torchrun …', or `ckptbench watch -- torchrun …`");
+    attempt->nodes.slurm = getenv("SLURM_JOB_ID") != NULL;
+    int rc = child_start(&command, &options, err);
     if (rc)
         return rc;
-    return foreground_run(argv, (const char *const[]){place, python_path, NULL}, attempt->command != NULL,
-                          &attempt->command_status, err);
+    while ((rc = child_wait(&command, clock_monotonic_ns() + LOOK_EVERY_NS, err)) == CB_ERR_TIMEOUT) {
+        check_end(attempt, limit_ns);
+        if (attempt->verdict.decided) {
+            child_end(&command, *attempt->signals > 1 ? 0 : LEAVE_GRACE_NS);
+            rc = 0;
+            break;
+        }
+    }
+    attempt->command_status = command.exited ? command.status : -1;
+    return rc;
 }
 
-/* The command's name without its arguments, which may hold secrets. */
-static const char *name_of(const struct attempt *attempt)
+static int run_command(struct attempt *attempt, const char *folder, struct cb_err *err)
 {
-    if (!attempt->command)
-        return "the command";
-    const char *slash = strrchr(attempt->command[0], '/');
-    return slash ? slash + 1 : attempt->command[0];
+    uint64_t limit_ns = experiment_u64(attempt->experiment, OPT_TIMEOUT_RUN);
+    struct watch_environment *environment = malloc(sizeof *environment);
+    int rc = environment ? watch_environment_make(environment, folder, err) : alloc_fail(err, "for an environment");
+    if (!rc)
+        rc = attempt->command ? foreground_run(attempt->command, environment->variables, true, limit_ns,
+                                               &attempt->command_status, err)
+                              : run_shell(attempt, environment->variables, limit_ns, err);
+    free(environment);
+    return rc;
 }
 
-static void decide(struct attempt *attempt)
+static void decide(struct attempt *attempt, const char *name, int requests)
 {
-    int status = attempt->command_status;
-    const char *name = name_of(attempt);
-    bool asked = foreground_was_asked_to_end();
-    if (status == 0)
+    char text[256];
+    watch_command_describe(name, attempt->command_status, text, sizeof text);
+    if (foreground_passed_limit())
+        attempt_decide(attempt, OUTCOME_TIMEOUT, CB_ERR_TIMEOUT, "the command took longer than timeout.run=%s: %s",
+                       experiment_text(attempt->experiment, OPT_TIMEOUT_RUN), text);
+    else if (attempt->command_status == 0)
         attempt_decide(attempt, OUTCOME_PASS, 0, "%s", "");
-    else if (WIFSIGNALED(status))
-        attempt_decide(attempt, asked ? OUTCOME_CANCELLED : OUTCOME_BENCHMARK_FAILED, CB_ERR_SYSTEM,
-                       "%s was killed by signal %d (SIG%s)", name, WTERMSIG(status), sigabbrev_np(WTERMSIG(status)));
     else
-        attempt_decide(attempt, asked ? OUTCOME_CANCELLED : OUTCOME_BENCHMARK_FAILED, CB_ERR_SYSTEM,
-                       "%s ended with exit status %d", name, WEXITSTATUS(status));
+        attempt_decide(attempt, requests > 0 ? OUTCOME_CANCELLED : OUTCOME_BENCHMARK_FAILED, CB_ERR_SYSTEM, "%s", text);
 }
 
 void watch_command_run(struct attempt *attempt)
 {
+    const char *name = attempt->command ? watch_command_name(attempt->command) : "the command";
+    struct watch_summary summary;
     char folder[PATH_MAX];
     struct cb_err err;
-    int rc = make_folder(attempt, folder, &err);
+    int rc = watch_folder_path(attempt->path.data, folder, &err);
+    if (!rc && mkdir(folder, 0777) < 0)
+        rc = cb_fail_errno(&err, errno, "making the folder %s", folder);
     if (!rc)
         rc = run_command(attempt, folder, &err);
+    int requests = foreground_requests();
     if (!rc)
-        rc = watch_lines_read(attempt, folder, NULL, &err);
+        rc = watch_lines_read(attempt, folder, &summary, &err);
     if (rc) {
         attempt_decide(attempt, rc == CB_ERR_USAGE ? OUTCOME_BENCHMARK_FAILED : OUTCOME_INFRASTRUCTURE, rc, "%s",
                        err.message);
         return;
     }
-    status_page_add_fact(attempt->pages.page[0], "watch.command", name_of(attempt));
-    decide(attempt);
+    status_page_add_fact(attempt->pages.page[0], "watch.command", name);
+    bool was_ended = attempt->verdict.decided || requests > 0 || foreground_passed_limit(); /* somebody wants it over */
+    if (experiment_bool(attempt->experiment, OPT_BASELINE) && !was_ended)
+        watch_limit_measure(attempt, &summary);
+    decide(attempt, name, requests);
 }

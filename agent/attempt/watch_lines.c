@@ -13,6 +13,7 @@
 
 #include "core/alloc.h"
 #include "core/clock.h"
+#include "core/foreground.h"
 #include "core/json.h"
 #include "core/path.h"
 #include "core/units.h"
@@ -27,21 +28,27 @@
 struct seen {
     char *path;
     uint32_t rank, op, iteration;
+    uint32_t process;    /* number of its file */
     uint32_t occurrence; /* of this path on this rank */
     uint64_t start_ns;   /* wall clock; after grouping the earliest of the ranks */
     double files;
     bool is_whole_file, is_asynchronous;
+    bool is_child; /* of a process that a rank forked or spawned, and which has its rank */
     struct sample sample;
 };
 
 struct reading {
     struct seen *seen;
     size_t count;
-    uint32_t world, malformed, processes, ended;
-    uint64_t first_ns, last_ns;    /* wall clock: of all lines */
+    uint32_t world, malformed, processes, reported; /* reported: processes that said they were at their end */
+    uint64_t first_ns, last_ns;                     /* wall clock: of all lines */
+    uint32_t files;                                 /* read so far, one for each process */
+    bool only_tasks, was_stopped;
+    int requests;   /* foreground_requests() at the start */
+    char host[256]; /* of the first file */
+    struct watch_summary *summary;
     uint32_t asynchronous;         /* saves */
     char program[64], broken[512]; /* "torch 2.13.0" */
-    char place[512];               /* the folder of the last save */
     char **warnings;
     size_t warning_count;
     double step_s[2]; /* sums over the ranks: alone, and with a save behind */
@@ -85,10 +92,12 @@ static int add_seen(struct reading *self, const struct json_value *line, uint32_
     *seen = (struct seen){.path = strdup(path),
                           .rank = rank,
                           .op = op,
+                          .process = self->files,
                           .start_ns = start_ns,
                           .files = number_of(line, "files"),
                           .is_whole_file = is_true(line, "is_whole_file"),
                           .is_asynchronous = is_true(line, "asynchronous"),
+                          .is_child = is_true(line, "child"),
                           .sample = {.op = op}};
     if (!seen->path)
         return alloc_fail(err, "for a path");
@@ -113,11 +122,36 @@ static int add_warning(struct reading *self, const char *text, struct cb_err *er
                : 0;
 }
 
+/* A line of watch_join.c: a task begins, or has ended. False if it is another line. */
+static bool read_task(struct watch_summary *summary, const struct json_value *line, const char *op)
+{
+    uint64_t start_ns = 0;
+    uint32_t expected = 0;
+    if (strcmp(op, "task") == 0) {
+        (void)json_as_u64(json_get(line, "start_ns"), &start_ns);
+        if (json_need_u32(line, "tasks", &expected, NULL) == 0 && expected > summary->expected)
+            summary->expected = expected;
+        if (summary->tasks++ == 0 || start_ns < summary->started_wall_ns)
+            summary->started_wall_ns = start_ns;
+        (void)!json_copy_text(line, "command", summary->command, sizeof summary->command, NULL);
+        return true;
+    }
+    if (strcmp(op, "task_end") != 0)
+        return false;
+    summary->ended++;
+    summary->was_asked = summary->was_asked || is_true(line, "asked");
+    if (!*summary->failure)
+        (void)!json_copy_text(line, "failure", summary->failure, sizeof summary->failure, NULL);
+    return true;
+}
+
 static int read_line(struct reading *self, const struct json_value *line, struct cb_err *err)
 {
     const char *op = "", *text = "", *torch = "", *program = "";
     uint32_t rank, world;
     uint64_t at_ns = 0;
+    if ((json_as_text(json_get(line, "op"), &op) && read_task(self->summary, line, op)) || self->only_tasks)
+        return 0;
     if (json_need_u32(line, "rank", &rank, NULL) || json_need_u32(line, "world", &world, NULL) || rank >= world ||
         world > RANKS_MOST || !json_as_text(json_get(line, "op"), &op)) {
         self->malformed++;
@@ -140,7 +174,7 @@ static int read_line(struct reading *self, const struct json_value *line, struct
         self->processes++;
         snprintf(self->program, sizeof self->program, "%s", program);
     } else if (strcmp(op, "end") == 0) {
-        self->ended++;
+        self->reported++;
     } else if (strcmp(op, "step_alone") == 0 || strcmp(op, "step_behind") == 0) {
         size_t which = strcmp(op, "step_alone") == 0 ? 0 : 1;
         self->step_s[which] += number_of(line, "op_s");
@@ -158,7 +192,8 @@ static int read_file(struct reading *self, const char *path, struct cb_err *err)
     buf_init(&text, FILE_MAX_BYTES);
     int rc = buf_read_file(&text, path, err);
     const char *end = text.data ? text.data + text.len : NULL;
-    for (const char *at = text.data; rc == 0 && at < end;) { /* a crash may leave NUL bytes */
+    for (const char *at = text.data; rc == 0 && at < end && !self->was_stopped;) { /* a crash may leave NUL bytes */
+        self->was_stopped = foreground_requests() > self->requests;
         const char *newline = memchr(at, '\n', (size_t)(end - at));
         size_t len = (size_t)((newline ? newline : end) - at);
         struct json_value *line = NULL;
@@ -173,15 +208,29 @@ static int read_file(struct reading *self, const char *path, struct cb_err *err)
     return rc;
 }
 
+/* The file of a process is HOST-PID.jsonl, that of a task HOST-PID.task. */
+static void note_host(struct reading *self, const char *name)
+{
+    const char *dash = strrchr(name, '-');
+    size_t len = dash ? (size_t)(dash - name) : 0;
+    if (!*self->host)
+        snprintf(self->host, sizeof self->host, "%.*s", (int)len, name);
+    else if (strlen(self->host) != len || strncmp(self->host, name, len) != 0)
+        self->summary->has_several_hosts = true;
+}
+
 static int read_folder(struct reading *self, const char *folder, struct cb_err *err)
 {
     DIR *entries = opendir(folder);
     int rc = entries ? 0 : cb_fail_errno(err, errno, "reading the folder %s", folder);
-    for (struct dirent *entry; !rc && (entry = readdir(entries));) {
+    for (struct dirent *entry; !rc && !self->was_stopped && (entry = readdir(entries));) {
         char path[PATH_MAX];
         struct stat about;
-        if (entry->d_name[0] == '.')
+        const char *ending = strrchr(entry->d_name, '.');
+        if (entry->d_name[0] == '.' || (self->only_tasks && (!ending || strcmp(ending, WATCH_TASK_ENDING) != 0)))
             continue;
+        note_host(self, entry->d_name);
+        self->files++;
         rc = path_format(path, sizeof path, err, "%s/%s", folder, entry->d_name);
         if (!rc && (lstat(path, &about) != 0 || !S_ISREG(about.st_mode)))
             self->malformed++; /* reading a pipe would never end */
@@ -249,6 +298,56 @@ static void leave_out_whole_files(struct reading *self)
     self->count = others ? kept : self->count;
 }
 
+static int by_rank_and_start(const void *x, const void *y)
+{
+    const struct seen *a = x, *b = y;
+    int order = compare_numbers(a->rank, b->rank);
+    return order ? order : compare_numbers(a->start_ns, b->start_ns);
+}
+
+static uint64_t end_of(const struct seen *seen)
+{
+    double op_s = seen->sample.values[METRIC_OP_S];
+    return seen->start_ns + (op_s < MOST / 1e9 ? (uint64_t)(op_s * 1e9) : 0);
+}
+
+/* One rank's values must come from one process at a time: a mean of two would be nobody's. Of processes that claim a
+ * rank at the same time, the one that began first is kept. */
+static int leave_out_claims(struct reading *self, struct cb_err *err)
+{
+    bool *claims = calloc(self->files + 1, sizeof *claims);
+    size_t kept = 0, claimed = 0;
+    char text[256];
+    if (!claims)
+        return alloc_fail(err, "for %u processes", self->files);
+    if (self->count > 0)
+        qsort(self->seen, self->count, sizeof *self->seen, by_rank_and_start);
+    for (size_t i = 0, last = 0; i < self->count; i++) {
+        const struct seen *seen = &self->seen[i], *before = &self->seen[last];
+        if (seen->is_child)
+            continue;
+        if (i > 0 && !before->is_child && seen->rank == before->rank && seen->process != before->process &&
+            seen->start_ns < end_of(before))
+            claims[seen->process] = true;
+        else if (i == 0 || seen->rank != before->rank || !claims[seen->process])
+            last = i;
+    }
+    for (size_t i = 0; i < self->count; i++) {
+        if (claims[self->seen[i].process]) {
+            snprintf(text, sizeof text,
+                     "several processes say at the same time that they are rank %u: only what the first of them saved "
+                     "and loaded is counted (RANK and WORLD_SIZE, or the process group, tell who is who)",
+                     self->seen[i].rank);
+            claimed++;
+            free(self->seen[i].path);
+        } else
+            self->seen[kept++] = self->seen[i];
+    }
+    self->count = kept;
+    free(claims);
+    return claimed ? add_warning(self, text, err) : 0;
+}
+
 /* The n-th save of a path on each rank belongs to one iteration; iterations are numbered by when they began. */
 static void number_iterations(struct reading *self)
 {
@@ -272,7 +371,7 @@ static void number_iterations(struct reading *self)
     for (size_t i = 0; i < count; i++) {
         bool is_first = i == 0 || by_occurrence(&seen[i - 1], &seen[i]) != 0;
         bool is_of_op = i > 0 && seen[i].op == seen[i - 1].op;
-        seen[i].iteration = is_of_op ? seen[i - 1].iteration + (is_first ? 1 : 0) : 0;
+        seen[i].iteration = is_of_op ? seen[i - 1].iteration + (is_first ? 1 : 0) : 1;
         self->counted[seen[i].op] += is_first ? 1 : 0;
     }
 }
@@ -319,18 +418,23 @@ static void fill_iteration(const struct pages *pages, const struct seen *seen, s
 }
 
 /* Sums over the ranks of the last save. */
-static void fill_checkpoint(struct status_page *page, const struct seen *seen, size_t count)
+static void fill_checkpoint(struct watch_summary *summary, struct status_page *page, const struct seen *seen,
+                            size_t count)
 {
     static const enum metric_id values[] = {METRIC_CHECKPOINT_BYTES, METRIC_CHECKPOINT_STORED_BYTES,
                                             METRIC_CHECKPOINT_FILES};
     double sums[3] = {0};
+    uint32_t writers = 0;
     for (size_t i = 0; i < count; i++) {
         sums[0] += seen[i].sample.values[METRIC_BYTES_NEEDED];
         sums[1] += seen[i].sample.values[METRIC_BYTES_MOVED];
         sums[2] += seen[i].files;
+        writers += seen[i].sample.values[METRIC_BYTES_MOVED] > 0 ? 1 : 0;
     }
     for (size_t i = 0; i < 3; i++)
         page->run_values[values[i]] = sums[i];
+    summary->bytes = sums[1];
+    summary->writers = writers;
 }
 
 static void fill_samples(struct reading *self, const struct pages *pages)
@@ -346,11 +450,11 @@ static void fill_samples(struct reading *self, const struct pages *pages)
         self->failed[seen->op] += failed ? 1 : 0;
         self->asynchronous += seen->is_asynchronous ? 1 : 0;
         if (seen->op == OP_SAVE && !failed)
-            fill_checkpoint(pages->page[0], seen, end - first);
+            fill_checkpoint(self->summary, pages->page[0], seen, end - first);
         if (seen->op == OP_SAVE) {
             const char *slash = seen->is_whole_file ? NULL : strrchr(seen->path, '/');
             int len = slash ? (int)(slash - seen->path) : (int)strlen(seen->path);
-            snprintf(self->place, sizeof self->place, "%.*s", len, seen->path);
+            snprintf(self->summary->place, sizeof self->summary->place, "%.*s", len, seen->path);
         }
     }
 }
@@ -392,7 +496,7 @@ static void describe(const struct reading *self, struct status_page *page)
                  units_plural(self->left_out), units_format_bytes(self->left_out_bytes, bytes),
                  units_format_duration(self->left_out_s * 1e9, time));
     if (counted[OP_SAVE])
-        add_fact(page, "watch.place", "%s", self->place);
+        add_fact(page, "watch.place", "%s", self->summary->place);
     for (size_t i = 0; i < self->warning_count; i++)
         add_numbered(page, "watch.warning", i + 1, self->warnings[i]);
     for (enum operation op = OP_SAVE; op <= OP_LOAD; op++) {
@@ -408,6 +512,9 @@ static void describe(const struct reading *self, struct status_page *page)
              units_plural(self->malformed));
     if (self->malformed)
         add_numbered(page, "watch.unseen", ++unseen, text);
+    if (self->was_stopped)
+        add_numbered(page, "watch.unseen", ++unseen,
+                     "the rest of the lines: a request to end arrived while they were read");
 }
 
 static void fill_pages(struct reading *self, const struct pages *pages)
@@ -422,14 +529,25 @@ static void fill_pages(struct reading *self, const struct pages *pages)
         atomic_store(&pages->page[rank]->phase, (uint32_t)PHASE_DONE);
 }
 
-int watch_lines_read(struct attempt *attempt, const char *folder, bool *all_ended, struct cb_err *err)
+int watch_lines_read_tasks(const char *folder, struct watch_summary *summary, struct cb_err *err)
 {
-    struct reading reading = {.world = 1};
+    struct reading reading = {.only_tasks = true, .requests = foreground_requests(), .summary = summary};
+    *summary = (struct watch_summary){0};
+    return read_folder(&reading, folder, err);
+}
+
+int watch_lines_read(struct attempt *attempt, const char *folder, struct watch_summary *summary, struct cb_err *err)
+{
+    struct reading reading = {.world = 1, .requests = foreground_requests(), .summary = summary};
+    *summary = (struct watch_summary){0};
     int rc = read_folder(&reading, folder, err);
+    if (!rc)
+        rc = leave_out_claims(&reading, err);
     if (!rc) {
         leave_out_whole_files(&reading);
         number_iterations(&reading);
         attempt->ranks = reading.world;
+        summary->loads = reading.counted[OP_LOAD];
         uint32_t samples = reading.counted[OP_SAVE] + reading.counted[OP_LOAD];
         /* in memory of our own: no rank maps them, and /dev/shm may be small */
         rc = pages_create_head(&attempt->pages, "", -1, 1, reading.world, samples ? samples : 1, err);
@@ -440,8 +558,7 @@ int watch_lines_read(struct attempt *attempt, const char *folder, bool *all_ende
         attempt->started_wall_ns = reading.first_ns;
         attempt->ended_wall_ns = reading.last_ns;
     }
-    if (all_ended)
-        *all_ended = reading.processes >= reading.world && reading.ended >= reading.processes;
+    summary->all_reported = reading.processes >= reading.world && reading.reported >= reading.processes;
     release(&reading);
     return rc;
 }

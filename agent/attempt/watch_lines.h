@@ -5,14 +5,38 @@
 
 #include "agent/attempt/attempt.h"
 
+#define WATCH_TASK_ENDING                                                                                              \
+    ".task" /* of the file of a task (agent/attempt/watch_join.h); those of processes end in .jsonl */
+
+/* What the lines say beside the samples. */
+struct watch_summary {
+    /* Tasks of `ckptbench watch --join`. */
+    uint32_t tasks, ended, expected; /* expected: how many there will be; 0 if no task knew it */
+    uint64_t started_wall_ns;        /* when the first task began */
+    char command[64];                /* its command's name */
+    char failure[256];               /* how the first command that failed ended; "" if none did */
+    bool was_asked;                  /* a command ended after a request to end */
+    /* Checkpoints. */
+    char place[512];         /* the folder of the last save; "" if there was none */
+    double bytes;            /* that all ranks wrote in the last save */
+    uint32_t writers, loads; /* ranks with files in the last save; number of loads */
+    bool has_several_hosts;
+    bool all_reported; /* at least one process of each rank is known, and all said that they were at their end */
+};
+
 /* Creates the status pages of the watched ranks from the lines in `folder`: a sample for each save and load, facts and
  * figures of the run on the first page. The ranks that had no part in a save or load get a sample without time.
+ * Iterations are numbered from 1.
  *
  * Saves of the same path by several ranks are one iteration. Files saved in one piece are iterations only if the
- * command saved and loaded nothing else. Malformed lines, as that of a process that was killed, are counted.
- *
- * *all_ended, unless it is NULL: at least one process of each rank is known, and all reported their end. An attempt
- * without a time of start began with the first line and ended with the last. */
-int watch_lines_read(struct attempt *attempt, const char *folder, bool *all_ended, struct cb_err *err) CB_MUST_CHECK;
+ * command saved and loaded nothing else. Malformed lines, as that of a process that was killed, are counted. If a
+ * process says that it is a rank which another process is at the same time, what it reported is left out. A request to
+ * end (foreground_requests) ends the reading; what was read until then counts. An attempt without a time of start
+ * began with the first line and ended with the last. */
+int watch_lines_read(struct attempt *attempt, const char *folder, struct watch_summary *summary,
+                     struct cb_err *err) CB_MUST_CHECK;
+
+/* Only the tasks, for those who ask whether all have ended. */
+int watch_lines_read_tasks(const char *folder, struct watch_summary *summary, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "cli/jobs/pool_runs.h"
 #include "cli/jobs/site_runs.h"
+#include "cli/jobs/watch_tasks.h"
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/file_batch.h"
@@ -283,6 +284,7 @@ static int settle(struct job_list *self, struct job_entry *entry, const struct j
     judge(entry, &observation, &in_pool);
     int rc = job_folder_seal_earlier(entry->folder, entry->run, &entry->seen, err);
     if (rc == 0 && entry->verdict.seal) {
+        watch_recover_records(entry->folder);
         rc = job_folder_seal(entry->folder, entry->run, &entry->seen, entry->verdict.outcome, entry->verdict.note, err);
         if (rc == 0)
             rc = job_folder_look(entry->folder, &entry->seen, err);

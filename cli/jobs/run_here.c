@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "cli/jobs/site_command.h"
+#include "cli/jobs/watch_tasks.h"
 #include "cli/report/table.h"
 #include "core/alloc.h"
 #include "core/child.h"
@@ -266,8 +267,12 @@ static int take_attempt(const struct launch *launch, uint32_t attempts_before, c
     char path[PATH_MAX];
     bool ingested;
     int rc = 0;
-    if (!find_attempt(launch, attempts_before, path) || manifest_read(path, &manifest, NULL) == CB_ERR_NOT_FOUND)
-        rc = seal(launch, attempts_before, OUTCOME_LOST, reason, err);
+    bool is_there = find_attempt(launch, attempts_before, path);
+    if (is_there && manifest_read(path, &manifest, NULL) != CB_ERR_NOT_FOUND)
+        return history_ingest(launch->history, launch->folder, &ingested, err);
+    if (is_there)
+        watch_recover_records(launch->folder);
+    rc = seal(launch, attempts_before, OUTCOME_LOST, reason, err);
     return rc ? rc : history_ingest(launch->history, launch->folder, &ingested, err);
 }
 
@@ -296,7 +301,7 @@ static int run_in_foreground(const struct launch *launch, const char *program, u
     argv[1] = "watch";
     argv[2] = launch->folder;
     memcpy(argv + 3, launch->command, words * sizeof *argv);
-    int rc = foreground_run(argv, NULL, false, &status, &why);
+    int rc = foreground_run(argv, NULL, false, 0, &status, &why);
     free(argv);
     *launch->exit_code = rc ? COMMAND_NOT_STARTED : foreground_exit_code(status);
     if (rc)

@@ -397,12 +397,14 @@ int report_watch(const struct run_info *info, bool colour, struct buf *out, stru
 {
     static const struct fact_line lines[] = {
         {"watch.command", "command"}, {"watch.seen", "watched"}, {"watch.left_out", "left out"}, {NULL, NULL}};
+    static const struct fact_line limit_line[] = {{"watch.limit", "limit"}, {NULL, NULL}};
     const char *place = run_info_fact(info, "watch.place");
     char shown[PATH_MAX];
     write_facts(info, lines, out);
     if (place)
         buf_printf(out, "saved in      %s\n", store_location_shorten(place, shown, sizeof shown));
     int rc = report_checkpoints(info, colour, out, err);
+    write_facts(info, limit_line, out);
     write_numbered_facts(info, "watch.warning.", "warning", out);
     write_numbered_facts(info, "watch.unseen.", "not seen", out);
     return rc;

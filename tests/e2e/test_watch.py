@@ -75,26 +75,26 @@ def test_times_in_states_add_up_for_every_kind_of_save(trained):
 
 def test_bytes_and_files_are_those_on_disk(trained):
     moved = trained.values("save", "bytes_moved")
-    for iteration, name in enumerate("abcdef"):
+    for iteration, name in enumerate("abcdef", 1):
         written = sum(path.stat().st_size for path in (trained.place / name).iterdir())
         assert sum(moved[iteration]) == written
     needed = trained.values("save", "bytes_needed")
-    assert sum(needed[0]) == 2 * 256 * 1024 * 4 + 1000 * 4
+    assert sum(needed[1]) == 2 * 256 * 1024 * 4 + 1000 * 4
     assert trained.shown["metrics"]["checkpoint_files"]["median"] == 3
 
 
 def test_an_asynchronous_save_has_a_stall_and_a_rest(trained):
     stall, whole, persist = (trained.values("save", metric) for metric in ("stall_s", "op_s", "persist_s"))
-    assert stall[0] == whole[0] and 0 not in persist  # a synchronous one is all stall
+    assert stall[1] == whole[1] and 1 not in persist  # a synchronous one is all stall
     for rank in range(2):
-        assert 0 < stall[2][rank] < whole[2][rank]
-        assert stall[2][rank] + persist[2][rank] == pytest.approx(whole[2][rank])
+        assert 0 < stall[3][rank] < whole[3][rank]
+        assert stall[3][rank] + persist[3][rank] == pytest.approx(whole[3][rank])
 
 
 def test_the_daemon_of_a_save_in_a_process_is_seen(trained):
     for state in ("plan_s", "io_s", "fsync_s", "wait_s"):
-        assert all(seconds > 0 for seconds in trained.values("save", state)[4])
-    assert trained.values("save", "commit_s")[4][0] > 0
+        assert all(seconds > 0 for seconds in trained.values("save", state)[5])
+    assert trained.values("save", "commit_s")[5][0] > 0
 
 
 def test_steps_alone_and_beside_a_save_are_told_apart(trained):
@@ -148,7 +148,7 @@ def test_a_slow_call_of_one_rank_is_found_by_phase_and_rank(tmp_path, slow_calls
         steps += [f"delay:{call}:{rank}:1500", f"save:{number}", f"delay:{call}:{rank}:0"]
     watched = Watched(tmp_path, "env", f"LD_PRELOAD={slow_calls}", *TORCHRUN, TRAINING, tmp_path, *steps)
     watched.check_sums("save")
-    for number, (call, rank) in enumerate(cases):
+    for number, (call, rank) in enumerate(cases, 1):
         of_call = watched.values("save", "fsync_s" if call == "fsync" else "io_s")[number + 1]
         own = watched.values("save", "own_s")[number + 1]
         assert of_call[rank] >= 1.5 and of_call[rank] > of_call[1 - rank]  # every call waits for at least as long
@@ -171,7 +171,7 @@ def alone(place, *steps, **more):
 def test_a_failed_save_is_no_figure_and_storage_without_hooks_is_named(tmp_path):
     (tmp_path / "file").touch()
     watched = alone(tmp_path, "save:a", "refuse:file", "elsewhere:b")
-    assert watched.values("save", "bytes_moved").keys() == {0, 1} and "cannot be seen" in watched.report()
+    assert watched.values("save", "bytes_moved").keys() == {1, 2} and "cannot be seen" in watched.report()
     assert "refused" in watched.result.stdout
     assert watched.shown["metrics"]["save_s"]["n"] == 2
     assert "1 of 3 saves failed" in watched.report()
@@ -186,7 +186,7 @@ def test_a_hook_that_fails_turns_all_off_and_the_program_goes_on(tmp_path):
 
 def test_files_in_one_piece_are_the_saves_and_other_programs_get_no_variables_of_ours(tmp_path):
     watched = alone(tmp_path, "show_variables", "whole:below/a.pt", "whole:b.pt", TORCH_DEVICE_BACKEND_AUTOLOAD="0")  # by sitecustomize, too
-    assert sum(watched.values("save", "bytes_moved")[0]) == (tmp_path / "below/a.pt").stat().st_size
+    assert sum(watched.values("save", "bytes_moved")[1]) == (tmp_path / "below/a.pt").stat().st_size
     assert len(watched.values("save", "op_s")) == 2 and len(watched.values("load", "op_s")) == 2
     variables = watched.result.stdout  # of a program that is not Python
     assert "PATH=" in variables and "CKPTBENCH_WATCH" not in variables and "share/watch" not in variables
@@ -231,6 +231,81 @@ def test_the_programs_own_python_path_is_kept(tmp_path):
     watched = Watched(tmp_path, sys.executable, "-c", "import own_module", PYTHONPATH=str(tmp_path / "modules"))
     assert watched.result.stdout == "also mine\nmine\n"
     assert not [name for name in os.listdir(watched.folder / "attempts/1/watch")]
+
+
+def test_runs_of_a_program_are_a_line_of_the_history(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.sh").write_text("exit 0\n")
+    runs = [Watched(tmp_path, "sh", "-e", tmp_path / f"{name}.sh", "--token=hunter2").shown for name in ("one", "two", "two")]
+    assert [run["experiment"]["command"] for run in runs] == ["one.sh", "two.sh", "two.sh"]
+    lines = json.loads(ckptbench(tmp_path, "history", "run_s", "workload=watch", "--json").stdout)
+    assert len({point["experiment_hash"] for point in lines["points"]}) == 2, lines
+    module = Watched(tmp_path, sys.executable, "-m", "json.tool", "--help").shown
+    assert module["experiment"]["command"] == "json.tool"
+
+
+def test_keys_that_would_do_nothing_are_refused(tmp_path):
+    for word in ("model=gpt2", "timeout.stall=1m", "io.depth=16", "iterations=3", "warmup=0", "command=true"):
+        error = ckptbench(tmp_path, "watch", word, "--", "true", code=2).stderr
+        assert word.split("=")[0] in error
+    assert not (tmp_path / "home/runs").exists() or not list((tmp_path / "home/runs").iterdir())
+
+
+@pytest.mark.parametrize("as_key", [False, True])
+def test_a_command_is_ended_at_the_limit_of_the_run(tmp_path, as_key):
+    program = tmp_path / "program.py"
+    program.write_text("import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(9))\nwhile True:\n    signal.pause()\n")
+    if as_key:
+        ckptbench(tmp_path, "run", "workload=watch", "timeout.run=5s", f"command={sys.executable} {program}", code=4)
+        shown = json.loads(ckptbench(tmp_path, "show", "LATEST", "--json").stdout)
+    else:
+        shown = Watched(tmp_path, sys.executable, program, words=["timeout.run=5s"], code=9).shown
+    assert shown["outcome"] == "timeout" and "took longer than timeout.run=5s" in shown["message"]
+
+
+def test_a_signal_to_the_whole_group_reaches_the_command_once(tmp_path):
+    program = ("import signal, time\ncount = 0\ndef ask(*_):\n    global count\n    count += 1\n    print('asked', count, flush=True)\n"
+               "signal.signal(signal.SIGTERM, ask)\nprint('ready', flush=True)\ninput()\nprint('in all', count, flush=True)\n")
+    with subprocess.Popen([PROGRAM, "watch", "--", sys.executable, "-c", program], cwd=tmp_path, env=environment(tmp_path),
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as watched:
+        assert watched.stdout.readline() == "ready\n"
+        os.killpg(watched.pid, signal.SIGTERM)
+        assert watched.stdout.readline() == "asked 1\n"
+        # The agent has heard of it twice by the time that it answers another signal of its parent.
+        watched.send_signal(signal.SIGUSR2)
+        watched.wait(timeout=120)
+        assert watched.stdout.read() == ""
+    shown = json.loads(ckptbench(tmp_path, "show", "LATEST", "--json").stdout)
+    assert shown["message"].endswith("was killed by signal 12 (SIGUSR2)")
+
+
+def test_the_lines_count_although_the_agent_died(tmp_path):
+    """As its controller did: collect seals what it left, with its records."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    command = [sys.executable, TRAINING, tmp_path, "save:a", "save:b", "say:saved", f"read:{gate}"]
+    with subprocess.Popen([PROGRAM, "watch", "--", *map(str, command)], cwd=tmp_path, env=environment(tmp_path, OMP_NUM_THREADS="1"),
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watched:
+        assert watched.stdout.readline() == "saved\n"
+        (agent,) = Path(f"/proc/{watched.pid}/task/{watched.pid}/children").read_text().split()
+        os.kill(int(agent), signal.SIGKILL)
+        watched.wait(timeout=120)
+        gate.write_text("go on")
+        watched.stdout.read()
+    shown = json.loads(ckptbench(tmp_path, "show", "LATEST", "--json").stdout)
+    assert shown["outcome"] == "lost" and shown["metrics"]["save_s"]["n"] == 2
+
+
+def test_two_processes_that_are_both_rank_0_are_told_and_not_averaged(tmp_path):
+    command = f"{sys.executable} {TRAINING} {tmp_path}"
+    gates = [tmp_path / "gate-a", tmp_path / "gate-b"]
+    for gate in gates:
+        os.mkfifo(gate)
+    # Each save lasts until the other one has begun.
+    script = f"{command} meet:a:{gates[0]}:{gates[1]} & {command} meet:b:{gates[1]}:{gates[0]}; wait"
+    watched = Watched(tmp_path, "sh", "-c", script)
+    assert "several processes say at the same time that they are rank 0" in watched.report()
+    assert watched.shown["metrics"]["save_s"]["n"] == 1
 
 
 def test_a_shell_command_can_be_watched_as_a_run(tmp_path):

@@ -21,8 +21,9 @@ static void write_lines(const char *name, const char *lines)
 static struct attempt read_lines(void)
 {
     struct attempt attempt = {.run = "unit", .number = 1, .pages = {.lock_fd = -1}};
+    struct watch_summary summary;
     struct cb_err err;
-    if (watch_lines_read(&attempt, folder, NULL, &err))
+    if (watch_lines_read(&attempt, folder, &summary, &err))
         fail_msg("%s", err.message);
     return attempt;
 }
@@ -61,7 +62,7 @@ static void a_path_is_one_iteration_on_all_ranks_in_the_order_of_time(void **unu
     assert_int_equal(attempt.ranks, 2);
     for (uint32_t rank = 0; rank < 2; rank++)
         for (uint32_t i = 0; i < 2; i++)
-            assert_int_equal(sample_of(&attempt, rank, i)->iteration, i);
+            assert_int_equal(sample_of(&attempt, rank, i)->iteration, i + 1);
     assert_true(sample_of(&attempt, 0, 0)->values[METRIC_OP_S] == 1.5);
     assert_true(sample_of(&attempt, 1, 1)->values[METRIC_OP_S] == 2.25);
     assert_true(isnan(sample_of(&attempt, 1, 1)->values[METRIC_PLAN_S]));
@@ -185,6 +186,45 @@ static void what_is_no_line_is_left_out_and_the_lines_after_it_count(void **unus
     end(&attempt);
 }
 
+static void of_two_processes_that_claim_a_rank_at_the_same_time_one_counts(void **unused)
+{
+    (void)unused;
+    write_lines("h-1.jsonl", PROCESS("0", "2") SAVE("0", "/a", "1000000000", "3"));
+    write_lines("h-2.jsonl", PROCESS("0", "2") SAVE("0", "/a", "2000000000", "9") SAVE("0", "/b", "20000000000", "9"));
+    struct attempt attempt = read_lines();
+    assert_int_equal(atomic_load(&attempt.pages.page[0]->sample_count), 1);
+    assert_true(sample_of(&attempt, 0, 0)->values[METRIC_OP_S] == 3);
+    assert_true(has_fact(&attempt, "several processes say at the same time that they are rank 0"));
+    end(&attempt);
+    /* one after the other, as after a restart, and a process of the rank's own */
+    write_lines("h-1.jsonl", PROCESS("0", "2") SAVE("0", "/a", "1000000000", "3"));
+    write_lines("h-2.jsonl", PROCESS("0", "2") SAVE("0", "/b", "5000000000", "9"));
+    write_lines("h-3.jsonl", "{\"rank\": 0, \"world\": 2, \"child\": true, \"op\": \"save\", \"path\": \"/c\", "
+                             "\"start_ns\": 6000000000, \"op_s\": 1}\n");
+    attempt = read_lines();
+    assert_int_equal(atomic_load(&attempt.pages.page[0]->sample_count), 3);
+    assert_false(has_fact(&attempt, "several processes"));
+    end(&attempt);
+}
+
+static void tasks_tell_how_many_there_are_and_how_they_ended(void **unused)
+{
+    (void)unused;
+    struct watch_summary summary;
+    struct cb_err err;
+    write_lines("h-1.task", "{\"op\": \"task\", \"tasks\": 3, \"command\": \"python\", \"start_ns\": 20}\n"
+                            "{\"op\": \"task_end\", \"failure\": \"\", \"asked\": false}\n");
+    write_lines("i-2.task", "{\"op\": \"task\", \"tasks\": 3, \"command\": \"python\", \"start_ns\": 10}\n");
+    assert_int_equal(watch_lines_read_tasks(folder, &summary, &err), 0);
+    assert_true(summary.tasks == 2 && summary.ended == 1 && summary.expected == 3 && summary.has_several_hosts);
+    assert_true(summary.started_wall_ns == 10 && strcmp(summary.command, "python") == 0 && !*summary.failure);
+    write_lines("i-2.task", "{\"op\": \"task_end\", \"failure\": \"python ended with exit status 7 on i\", "
+                            "\"asked\": true}\n");
+    assert_int_equal(watch_lines_read_tasks(folder, &summary, &err), 0);
+    assert_true(summary.was_asked && strcmp(summary.failure, "python ended with exit status 7 on i") == 0);
+    clear();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -197,6 +237,8 @@ int main(void)
         cmocka_unit_test(a_hook_that_fails_before_all_others_is_named),
         cmocka_unit_test(without_lines_nothing_was_seen),
         cmocka_unit_test(what_is_no_line_is_left_out_and_the_lines_after_it_count),
+        cmocka_unit_test(of_two_processes_that_claim_a_rank_at_the_same_time_one_counts),
+        cmocka_unit_test(tasks_tell_how_many_there_are_and_how_they_ended),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

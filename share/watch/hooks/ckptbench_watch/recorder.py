@@ -4,6 +4,7 @@ An operation is a save or a load of one rank. It is in one state at a time, so t
 own. One thread owns its time; an asynchronous save passes from the caller's thread to the one that writes.
 """
 import json
+import multiprocessing
 import os
 import socket
 import sys
@@ -13,6 +14,12 @@ import traceback
 
 STATES = ("other", "plan", "stage", "serialize", "io", "fsync", "exchange", "commit", "wait")
 NS = 1e9
+
+# Modules of writers that work in other processes; writers.py hooks them.
+SPLIT_WRITERS = [f"{package}.{name}" for package, names in (
+    ("megatron.core.dist_checkpointing.strategies", ("state_dict_saver", "filesystem_async", "async_utils")),
+    ("nvidia_resiliency_ext.checkpointing.async_ckpt", ("state_dict_saver", "filesystem_async", "core")),
+) for name in names]
 
 now_ns = time.monotonic_ns
 _local = threading.local()
@@ -34,7 +41,8 @@ class Operation:
         self.op, self.api, self.path = op, api, path
         self.lock = threading.RLock()  # a signal handler that saves may interrupt its own thread here
         self.owner = threading.get_ident()
-        self.start_ns = self.last_ns = now_ns()
+        self.pid = os.getpid()
+        self.start_ns = self.last_ns = self.owned_ns = now_ns()  # owned_ns: since when the owner owns the time
         self.start_wall_ns = time.time_ns()
         self.cpu_ns = time.thread_time_ns()  # of the owner, when it began to own the time
         self.used_cpu_ns = 0
@@ -46,6 +54,8 @@ class Operation:
         self.waiting_ns = 0  # since when the caller waits for the result
         self.is_part = False  # done by a daemon for the process that recorded the save
         self.is_whole_file = self.is_synced = self.is_asynchronous = False
+        self.is_split = False  # written by other processes (writers.py)
+        self.paths = set()  # of the files that they write
         self.has_ended = False
 
     def _advance(self):
@@ -53,6 +63,24 @@ class Operation:
         self.ns[self.stack[-1]] += now - self.last_ns
         self.last_ns = now
         return now
+
+    def advance(self):
+        with self.lock:
+            self._advance()
+
+    def shift(self, one, other, ns):
+        """Moves time from a state to another one, as far as it is there: another process has measured it."""
+        ns = min(ns, self.ns[one])
+        self.ns[one] -= ns
+        self.ns[other] += ns
+
+    def ended_part(self):
+        """What a process that writes for a save of another one reports to it."""
+        with self.lock:
+            now = self._advance()
+            self._add_cpu()
+            return {"path": str(self.path), "start_ns": self.start_wall_ns, "ns": {**self.ns, "whole": now - self.start_ns},
+                    "synced": self.is_synced, "bytes": self.bytes_moved, "requests": self.requests, "cpu_ns": self.used_cpu_ns}
 
     def enter(self, state):
         """Returns what `leave` needs: the depth of the state, or 0 where another thread owns the time."""
@@ -100,13 +128,13 @@ class Operation:
                 self._add_cpu()
                 self.owner = None
                 self.stack = ["other"]
-            self.stall_ns = (self.stall_ns or 0) + now_ns() - self.start_ns
+            self.stall_ns = (self.stall_ns or 0) + now_ns() - self.owned_ns
         watch.kept += 1
 
     def adopt(self):
         """From here on the time of the operation is this thread's."""
         with self.lock:
-            self._advance()
+            self.owned_ns = self._advance()
             self.owner = threading.get_ident()
             self.cpu_ns = time.thread_time_ns()
             self.stack = ["other"]
@@ -180,7 +208,7 @@ class Watch:
 
     def write(self, line):
         rank, world = self.rank()
-        line = {"rank": rank, "world": world, **line}
+        line = {"rank": rank, "world": world, "child": multiprocessing.parent_process() is not None, **line}
         with self.lock:
             if self.pid != os.getpid():  # a forked process has a file of its own
                 self.fd = os.open(self.path_of(os.getpid()), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)

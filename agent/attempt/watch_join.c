@@ -1,0 +1,283 @@
+/* Joins a watched run, and seals it from the lines of its tasks. */
+#include "agent/attempt/watch_join.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "agent/attempt/seal.h"
+#include "agent/attempt/watch_command.h"
+#include "agent/attempt/watch_limit.h"
+#include "agent/attempt/watch_lines.h"
+#include "core/alloc.h"
+#include "core/clock.h"
+#include "core/foreground.h"
+#include "core/json.h"
+#include "core/path.h"
+
+#define HOST_BYTES 200
+#define LINE_BYTES 4096
+#define PROBE_GRACE_NS (3 * NS_PER_S)
+#define NOT_STARTED (127 << 8) /* exit status 127, as a shell reports it */
+
+/* A task: its attempt, the shared lock of the run's folder, and its file of lines. */
+struct task {
+    char attempt[PATH_MAX], folder[PATH_MAX], host[HOST_BYTES];
+    int lock_fd, lines_fd;
+    bool has_created;
+};
+
+/* *number: of the last attempt, 0 if none has begun. CB_ERR_EXISTS if it is sealed. */
+static int find_attempt(struct task *self, const char *run_folder, uint32_t *number, struct cb_err *err)
+{
+    struct manifest manifest;
+    int rc = run_folder_last_attempt(run_folder, number, err);
+    if (rc || *number == 0)
+        return rc;
+    rc = path_format(self->attempt, sizeof self->attempt, err, "%s/attempts/%" PRIu32, run_folder, *number);
+    if (!rc)
+        rc = watch_folder_path(self->attempt, self->folder, err);
+    if (!rc && manifest_read(self->attempt, &manifest, NULL) != CB_ERR_NOT_FOUND)
+        rc = cb_fail(err, CB_ERR_EXISTS, "run %s has ended already: give the next one another name",
+                     strrchr(run_folder, '/') + 1);
+    return rc;
+}
+
+/* With the folder locked alone, so that one task creates the attempt. */
+static int create_attempt(struct task *self, const char *run_folder, struct cb_err *err)
+{
+    struct buf path;
+    uint32_t number;
+    int rc = find_attempt(self, run_folder, &number, err);
+    if (rc || number > 0)
+        return rc;
+    buf_init(&path, PATH_MAX);
+    rc = run_folder_new_attempt(run_folder, &number, &path, err);
+    if (!rc)
+        rc = watch_folder_path(path.data, self->folder, err);
+    if (!rc && mkdir(self->folder, 0777) < 0)
+        rc = cb_fail_errno(err, errno, "making the folder %s", self->folder);
+    buf_release(&path);
+    self->has_created = rc == 0;
+    return rc;
+}
+
+static void unlock(struct task *self)
+{
+    if (self->lock_fd >= 0)
+        close(self->lock_fd);
+    self->lock_fd = -1;
+}
+
+/* Afterwards the folder is locked shared, and the attempt is there. */
+static int enter(struct task *self, const char *run_folder, struct cb_err *err)
+{
+    uint32_t number = 0;
+    for (;;) {
+        int rc = run_folder_wait_for_lock(run_folder, true, &self->lock_fd, err);
+        if (!rc)
+            rc = find_attempt(self, run_folder, &number, err);
+        if (rc || number > 0)
+            return rc;
+        unlock(self);
+        rc = run_folder_wait_for_lock(run_folder, false, &self->lock_fd, err);
+        if (!rc)
+            rc = create_attempt(self, run_folder, err);
+        unlock(self);
+        if (rc)
+            return rc;
+    }
+}
+
+static int open_lines(struct task *self, struct cb_err *err)
+{
+    char path[PATH_MAX];
+    if (gethostname(self->host, sizeof self->host - 1))
+        return cb_fail_errno(err, errno, "asking for this machine's name");
+    int rc =
+        path_format(path, sizeof path, err, "%s/%s-%d%s", self->folder, self->host, (int)getpid(), WATCH_TASK_ENDING);
+    if (rc)
+        return rc;
+    self->lines_fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    return self->lines_fd < 0 ? cb_fail_errno(err, errno, "creating %s", path) : 0;
+}
+
+static int write_line(struct task *self, struct json_writer *json, struct cb_err *err)
+{
+    json_write_end_object(json);
+    buf_append_char(json->out, '\n');
+    int rc = buf_check(json->out, "a line of a task", err);
+    if (!rc && !fd_write_all(self->lines_fd, json->out->data, json->out->len))
+        rc = cb_fail_errno(err, errno, "writing to a file in %s", self->folder);
+    return rc;
+}
+
+static int write_begin(struct task *self, uint32_t tasks, const char *name, struct cb_err *err)
+{
+    struct buf line;
+    struct json_writer json;
+    buf_init(&line, LINE_BYTES);
+    json_writer_init(&json, &line, 0);
+    json_write_begin_object(&json);
+    json_member_text(&json, "op", "task");
+    json_member_u64(&json, "tasks", tasks);
+    json_member_text(&json, "command", name);
+    json_member_u64(&json, "start_ns", clock_wall_ns());
+    int rc = write_line(self, &json, err);
+    buf_release(&line);
+    return rc;
+}
+
+static int write_end(struct task *self, const char *name, int status, struct cb_err *err)
+{
+    char how[256];
+    struct buf line;
+    struct json_writer json;
+    watch_command_describe(name, status, how, sizeof how);
+    size_t used = strlen(how);
+    if (used)
+        snprintf(how + used, sizeof how - used, " on %s", self->host);
+    buf_init(&line, LINE_BYTES);
+    json_writer_init(&json, &line, 0);
+    json_write_begin_object(&json);
+    json_member_text(&json, "op", "task_end");
+    json_member_text(&json, "failure", how);
+    json_member_bool(&json, "asked", foreground_requests() > 0);
+    int rc = write_line(self, &json, err);
+    buf_release(&line);
+    return rc;
+}
+
+/* The machine of the first task stands for all. A missing fingerprint invalidates no result. */
+static void describe_machine(const struct task *self)
+{
+    struct probe *probe = NULL;
+    if (self->has_created && probe_start(self->attempt, "", &probe, NULL) == 0)
+        (void)!probe_finish(probe, clock_monotonic_ns() + PROBE_GRACE_NS, NULL);
+}
+
+int watch_join(const char *run_folder, uint32_t tasks, const char *const *command, int *status, struct cb_err *err)
+{
+    struct task self = {.lock_fd = -1, .lines_fd = -1};
+    struct watch_environment *environment = malloc(sizeof *environment);
+    const char *name = watch_command_name(command);
+    struct experiment *experiment = NULL;
+    char absolute[PATH_MAX];
+    *status = -1;
+    int rc = environment ? 0 : alloc_fail(err, "for an environment");
+    if (!rc && !realpath(run_folder, absolute))
+        rc = cb_fail_errno(err, errno, "looking for %s", run_folder);
+    if (!rc)
+        rc = run_folder_read_experiment(absolute, &experiment, err);
+    if (!rc)
+        rc = enter(&self, absolute, err);
+    if (!rc)
+        rc = open_lines(&self, err);
+    if (!rc)
+        rc = watch_environment_make(environment, self.folder, err);
+    if (!rc)
+        rc = write_begin(&self, tasks, name, err);
+    if (!rc) {
+        describe_machine(&self);
+        rc = foreground_run(command, environment->variables, true, experiment_u64(experiment, OPT_TIMEOUT_RUN), status,
+                            err);
+        if (rc)
+            *status = NOT_STARTED;
+        if (write_end(&self, name, *status, rc ? NULL : err) && !rc) /* also then: nobody must wait for this task */
+            rc = CB_ERR_SYSTEM;
+    }
+    if (self.lines_fd >= 0)
+        close(self.lines_fd);
+    unlock(&self);
+    experiment_free(experiment);
+    free(environment);
+    return rc;
+}
+
+/* ---- sealing ---- */
+
+static void decide(struct attempt *attempt, const struct watch_summary *summary)
+{
+    if (!*summary->failure)
+        attempt_decide(attempt, OUTCOME_PASS, 0, "%s", "");
+    else
+        attempt_decide(attempt, summary->was_asked ? OUTCOME_CANCELLED : OUTCOME_BENCHMARK_FAILED, CB_ERR_SYSTEM, "%s",
+                       summary->failure);
+}
+
+static void release(struct attempt *attempt)
+{
+    pages_release(&attempt->pages);
+    experiment_free(attempt->experiment);
+    buf_release(&attempt->path);
+}
+
+/* An attempt without ranks of ours: its pages are made from lines. */
+static int open_for_lines(struct attempt *self, const char *run_folder, char absolute[PATH_MAX], char folder[PATH_MAX],
+                          struct cb_err *err)
+{
+    *self = (struct attempt){.started_ns = clock_monotonic_ns(), .pages = {.lock_fd = -1}, .nodes = {.own = -1}};
+    buf_init(&self->path, PATH_MAX);
+    int rc = attempt_open(self, run_folder, absolute, false, err);
+    return rc ? rc : watch_folder_path(self->path.data, folder, err);
+}
+
+int watch_join_seal(const char *run_folder, bool *sealed, struct cb_err *err)
+{
+    char absolute[PATH_MAX], folder[PATH_MAX];
+    struct watch_summary summary = {0};
+    struct manifest manifest;
+    struct attempt attempt;
+    int rc = open_for_lines(&attempt, run_folder, absolute, folder, err);
+    *sealed = false;
+    bool is_sealed = !rc && manifest_read(attempt.path.data, &manifest, NULL) != CB_ERR_NOT_FOUND;
+    if (!rc && !is_sealed)
+        rc = watch_lines_read_tasks(folder, &summary, err);
+    if (rc || is_sealed || summary.ended < summary.tasks || summary.tasks < summary.expected || summary.tasks == 0) {
+        release(&attempt);
+        return rc;
+    }
+    rc = watch_lines_read(&attempt, folder, &summary, err);
+    if (rc)
+        attempt_decide(&attempt, OUTCOME_INFRASTRUCTURE, rc, "%s", err->message);
+    else {
+        uint64_t now_ns = clock_wall_ns();
+        attempt.ended_wall_ns = 0;
+        attempt.started_wall_ns = summary.started_wall_ns < now_ns ? summary.started_wall_ns : now_ns;
+        attempt.started_ns -=
+            now_ns - attempt.started_wall_ns < attempt.started_ns ? now_ns - attempt.started_wall_ns : 0;
+        status_page_add_fact(attempt.pages.page[0], "watch.command", summary.command);
+        if (experiment_bool(attempt.experiment, OPT_BASELINE) && !summary.was_asked)
+            watch_limit_measure(&attempt, &summary);
+        decide(&attempt, &summary);
+    }
+    rc = seal_write(&attempt, err);
+    *sealed = rc == 0;
+    release(&attempt);
+    return rc == CB_ERR_EXISTS ? 0 : rc;
+}
+
+int watch_recover(const char *run_folder, struct cb_err *err)
+{
+    char absolute[PATH_MAX], folder[PATH_MAX], records[PATH_MAX];
+    struct watch_summary summary;
+    struct attempt attempt;
+    int rc = open_for_lines(&attempt, run_folder, absolute, folder, err);
+    if (!rc)
+        rc = path_format(records, sizeof records, err, "%s/records", attempt.path.data);
+    if (!rc && access(records, F_OK) == 0)
+        rc = cb_fail(err, CB_ERR_EXISTS, "%s is there already", records);
+    if (!rc)
+        rc = watch_lines_read(&attempt, folder, &summary, err);
+    if (!rc)
+        rc = seal_write_records(&attempt, err);
+    release(&attempt);
+    return rc;
+}

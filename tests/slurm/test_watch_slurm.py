@@ -1,0 +1,71 @@
+"""Watched trainings as jobs of Slurm: tasks of srun that join a run, and submitted commands with status, cancel, collect."""
+import json
+import os
+import sys
+
+import pytest
+from harness import PROGRAM
+from slurm_harness import Cluster, own_service
+
+TRAINING = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../e2e/watched_training.py")
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    with own_service(tmp_path_factory.mktemp("slurm")) as folder:
+        yield folder
+
+
+@pytest.fixture
+def cluster(tmp_path, service):
+    (tmp_path / "store").mkdir()
+    return Cluster(tmp_path, service / "slurm.conf")
+
+
+# The training finds its rank among the tasks of srun.
+TASK = 'RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_STEP_NUM_TASKS MEETING={place}/meeting OMP_NUM_THREADS=1 exec "$@"'
+
+
+def shown(cluster, run):
+    return cluster.document("show", run)
+
+
+def srun_of(place):
+    script = place / "task.sh"
+    script.write_text(TASK.format(place=place))
+    return script
+
+
+def test_tasks_of_srun_on_two_nodes_join_one_run(cluster, tmp_path):
+    script = srun_of(tmp_path)
+    output = cluster.slurm("srun", "-N2", "-n2", PROGRAM, "watch", "--join", "of-srun", "--", "sh", script, sys.executable, TRAINING, tmp_path,
+                           "save:a", "thread:b", "load:b")
+    run = shown(cluster, "of-srun")
+    assert run["outcome"] == "pass" and run["metrics"]["save_s"]["n"] == 2 and run["metrics"]["load_s"]["n"] == 1, output
+    assert "2 ranks of torch" in cluster.call("show", "of-srun").stdout
+    assert len(list((cluster.run_folder("of-srun") / "attempts/1/watch").glob("*.task"))) == 2
+
+
+def test_a_submitted_training_on_two_nodes_is_followed_and_collected(cluster, tmp_path):
+    script = srun_of(tmp_path)
+    command = f"srun sh {script} {sys.executable} {TRAINING} {tmp_path} save:a save:b load:b"
+    run, _ = cluster.submit_one("workload=watch", "nodes=2", "slurm.time=5m", "baseline=false", f"command={command}")
+    line = cluster.wait_final(run, seconds=240)[run]
+    assert line["state"] == "done" and line["outcome"] == "pass", line
+    cluster.call("collect", run)
+    assert shown(cluster, run)["metrics"]["save_s"]["n"] == 2
+    assert "2 ranks of torch" in cluster.call("show", run).stdout
+
+
+def test_a_cancelled_job_keeps_what_was_watched(cluster, tmp_path):
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    command = f"{sys.executable} {TRAINING} {tmp_path} save:a tell:{tmp_path}/saved read:{gate}"
+    run, _ = cluster.submit_one("workload=watch", "slurm.time=5m", "baseline=false", f"command={command}")
+    cluster.wait_for(run, "running", seconds=120)
+    while not (tmp_path / "saved").exists():
+        assert cluster.status(run)[run]["state"] == "running"
+    cluster.call("cancel", run)
+    line = cluster.wait_final(run, seconds=120)[run]
+    assert line["outcome"] == "cancelled", line
+    assert json.loads((cluster.run_folder(run) / "attempts/1/manifest.json").read_text())["samples"] == 1
