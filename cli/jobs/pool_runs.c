@@ -60,6 +60,11 @@ int pool_check_run(const struct pool_entry *pool, const struct experiment *exper
         return cb_fail(err, CB_ERR_USAGE,
                        "pool %s was started with slurm.sbcast=%s, and its runs need the same, not slurm.sbcast=%s",
                        pool->pool.name, *own ? own : "\"\"", *folder ? folder : "\"\"");
+    if (pool->pool.mode == POOL_HOLD && experiment_u64(experiment, OPT_SLURM_PENDING))
+        return cb_fail(err, CB_ERR_USAGE,
+                       "slurm.pending: runs of hold pool %s wait in its spool, not in Slurm's queue; `warm start "
+                       "slurm.pending=TIME` is for the pool's own job",
+                       pool->pool.name);
     if (pool->pool.mode == POOL_HOLD && !workload_kind_of(experiment)->has_ranks)
         return cb_fail(err, CB_ERR_USAGE, "a hold pool waits by itself: workload=wait has nothing to do in it");
     return 0;

@@ -18,10 +18,11 @@
 #include "run/experiment.h"
 
 #define SCRIPT_MAX_BYTES (1u << 16)
-#define HOUR_NS (3600 * NS_PER_S)
+#define MINUTE_NS (60 * NS_PER_S)
+#define HOUR_NS (60 * MINUTE_NS)
 #define LONGEST_NS (30 * 24 * HOUR_NS)
-#define TOUCH_LIMIT_NS (5 * 60 * NS_PER_S)
-#define HOLD_MARGIN_NS (2 * 60 * NS_PER_S) /* the hold job ends itself; if it fails to, Slurm ends it this much later */
+#define TOUCH_LIMIT_NS (5 * MINUTE_NS)
+#define HOLD_MARGIN_NS (2 * MINUTE_NS) /* the hold job ends itself; if it fails to, Slurm ends it this much later */
 #define LOOK_FOR_NS (10 * NS_PER_S)
 #define LOOK_NS (500 * NS_PER_MS)
 
@@ -135,6 +136,10 @@ static int write_script(const struct pool_request *self, const char *folder, boo
     uint64_t limit_ns = pool->mode == POOL_HOLD ? hold_ns + HOLD_MARGIN_NS : TOUCH_LIMIT_NS;
     /* A hold job may start until the pool expires (and then ends at once); Slurm needs the latest end. */
     uint64_t last_ns = self->for_ns + POOL_DEADLINE_NS + (pool->mode == POOL_HOLD ? limit_ns : 0);
+    uint64_t pending_ns = experiment_u64(self->experiment, OPT_SLURM_PENDING);
+    uint64_t whole_ns = (limit_ns + MINUTE_NS - 1) / MINUTE_NS * MINUTE_NS; /* as the script asks for it */
+    if (pending_ns && pending_ns + whole_ns < last_ns)
+        last_ns = pending_ns + whole_ns;
     struct pool_script parts = {.pool = pool,
                                 .agent = agent,
                                 .folder = folder,

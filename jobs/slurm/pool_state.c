@@ -91,6 +91,7 @@ struct jobs_of_pool {
     size_t waiting, booting, running, ending;
     const struct slurm_job *first; /* the job with the most informative state */
     uint64_t restarts;             /* the largest number of restarts of any job */
+    bool given_up;                 /* Slurm removed a job that could not start before its deadline */
 };
 
 static void count_jobs(const struct pool *pool, const struct slurm_jobs *jobs, struct jobs_of_pool *found)
@@ -100,7 +101,10 @@ static void count_jobs(const struct pool *pool, const struct slurm_jobs *jobs, s
     for (size_t i = 0; i < jobs->count; i++) {
         const struct slurm_job *job = &jobs->items[i];
         enum slurm_phase phase = slurm_state_phase(job->state);
-        if (strcmp(job->name, pool->id) != 0 || phase >= SLURM_IS_UNSETTLED)
+        if (strcmp(job->name, pool->id) != 0)
+            continue;
+        found->given_up = found->given_up || job->state == SLURM_DEADLINE;
+        if (phase >= SLURM_IS_UNSETTLED)
             continue;
         found->waiting += phase == SLURM_IS_WAITING || phase == SLURM_IS_UNKNOWN;
         found->booting += phase == SLURM_IS_BOOTING;
@@ -148,7 +152,8 @@ void pool_state_judge(const struct pool *pool, const struct pool_observation *ob
     *verdict = (struct pool_verdict){.listed = found.waiting + found.booting + found.running + found.ending};
     uint64_t sign_ns =
         observation->usage.seen_wall_ns > pool->intent_wall_ns ? observation->usage.seen_wall_ns : pool->intent_wall_ns;
-    bool recent = sign_ns + JUST_SENT_NS > observation->now_wall_ns;
+    bool never_began = found.given_up && observation->usage.jobs == 0;
+    bool recent = sign_ns + JUST_SENT_NS > observation->now_wall_ns && !never_began;
     if (verdict->listed) {
         snprintf(verdict->job, sizeof verdict->job, "%s", found.first->id);
         judge_listed(pool, observation, &found, verdict);
@@ -161,8 +166,10 @@ void pool_state_judge(const struct pool *pool, const struct pool_observation *ob
         verdict->state = observation->usage.jobs ? POOL_UP : POOL_SUBMITTED;
     } else {
         verdict->state = POOL_ENDED;
-        snprintf(verdict->note, sizeof verdict->note,
-                 observation->stopping ? "stopped on request" : "Slurm has no job of it any more");
+        snprintf(verdict->note, sizeof verdict->note, "%s",
+                 observation->stopping ? "stopped on request"
+                 : never_began         ? "its nodes were not allocated in time; fewer nodes may start sooner"
+                                       : "Slurm has no job of it any more");
     }
     if (observation->end && !*verdict->note)
         snprintf(verdict->note, sizeof verdict->note, "%s", observation->end->reason);

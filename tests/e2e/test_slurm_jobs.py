@@ -132,8 +132,12 @@ def test_a_job_that_slurm_gives_up_in_the_queue_says_why_and_what_to_try(cluster
     second, _ = cluster.submit_one(*TINY, "store=./store", there, "slurm.pending=1s", "slurm.time=1m")
     assert "#SBATCH --deadline=now+61\n" in (cluster.home / f"runs/{second}/job.sbatch").read_text()
     line = cluster.wait_final(second)[second]
+    members, _ = cluster.submit(*TINY, "store=./store", there, "slurm.pending=1s", "slurm.time=1m", "--array", "repeat=2")
+    lines = [line, *cluster.wait_final(*members).values()]
     cluster.call("cancel", first)
-    assert line["outcome"] == "timeout" and "not started in time (slurm.pending)" in line["note"], line
+    assert len(lines) == 3
+    for line in lines:
+        assert line["outcome"] == "timeout" and "not started in time (slurm.pending)" in line["note"], line
     refused = cluster.call("submit", *TINY, "store=./store", "slurm.pending=1h", "slurm.requeue=true", code=2)
     assert "slurm.pending does not go with slurm.requeue" in refused.stderr
 

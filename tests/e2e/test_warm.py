@@ -176,6 +176,20 @@ def test_what_is_no_ticket_is_put_aside_and_a_run_is_never_done_twice(pools):
     pools.call("warm", "stop", "p")
 
 
+@pytest.mark.parametrize("mode", [("mode=hold",), ("mode=touch", "slurm.partition=sleepy")])
+def test_a_pool_that_cannot_start_in_time_is_given_up(pools, mode):
+    """Its node is taken for longer than it wants to wait."""
+    taker, _ = pools.submit_one("workload=wait", "wait.for=10m", "nodes=1", "slurm.extra=--nodelist=n1")
+    pools.wait_for(taker, "running", seconds=120)
+    started = pools.start("p", *mode, "nodes=1", "for=4m", "slurm.extra=--nodelist=n1", "slurm.pending=1s")
+    refused = "mode=hold" in mode and pools.call("submit", *QUICK, "store=./store", "--warm", "p", "slurm.pending=1s", code=2).stderr
+    assert not refused or "wait in its spool" in refused
+    pools.wait_gone(started)
+    pools.call("cancel", taker)
+    line = pools.list()["p"]
+    assert line["state"] == "ended" and "not allocated in time" in line["note"] and line["jobs"] == 0, line
+
+
 def test_what_never_came_into_the_spool_is_sent_again_once(pools):
     """A laptop that died between the record and the ticket: played by taking the ticket away."""
     started = pools.start("p", "mode=hold", "nodes=1", "for=5m", "slurm.extra=--hold")
