@@ -69,6 +69,10 @@ int submission_check_led_here(const struct run_plan *run_plan, struct cb_err *er
         int rc = submission_check_folder(experiment, err);
         if (rc)
             return rc;
+        if (*folder && experiment_is(experiment, OPT_LAUNCHER, "none"))
+            return cb_fail(err, CB_ERR_USAGE,
+                           "launcher=none: with slurm.sbcast the agent is not on the nodes, and its rank would not be, "
+                           "either: leave it out");
         if (*folder && experiment_bool(experiment, OPT_SLURM_REQUEUE))
             return cb_fail(err, CB_ERR_USAGE,
                            "slurm.requeue=true: with slurm.sbcast the run is led from the login node, and Slurm runs "

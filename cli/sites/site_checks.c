@@ -189,13 +189,14 @@ static bool run_on_node(struct checks *self, const char *program, const char *co
 static void check_sent_node(struct checks *self, const char *node)
 {
     static const char script[] = "folder=$2/ckptbench-programs-site-$SLURM_JOB_ID\n"
+                                 "trap 'exit 1' TERM INT HUP\n"
                                  "srun --chdir=/ mkdir -m700 \"$folder\" || exit 1\n"
+                                 "trap 'srun --chdir=/ rm -rf -- \"$folder\"' EXIT\n"
                                  "for name in ckptbench ckptbench-agent ckptbench-worker; do\n"
                                  "    [ -e \"$1/bin/$name\" ] || continue\n" /* the image contains the worker */
                                  "    sbcast --preserve \"$1/bin/$name\" \"$folder/$name\" || exit 1\n"
                                  "done\n"
                                  "srun --chdir=\"$folder\" \"$folder/ckptbench\" doctor --json\n"
-                                 "srun --chdir=/ rm -rf -- \"$folder\"\n"
                                  "exit 0\n";
     struct site *site = &self->remote->site;
     bool known = *site_text(site, SITE_SBCAST) != '\0';

@@ -15,6 +15,7 @@
 #include "core/file_batch.h"
 #include "core/log.h"
 #include "run/run_folder.h"
+#include "run/workload_kind.h"
 
 #define SCRIPT_MAX_BYTES (1u << 16)
 #define NODE_LIST_BYTES 65536
@@ -94,11 +95,18 @@ static bool is_one_job(const struct session *self)
     return experiment_bool(self->run_plan.members[0].experiment, OPT_SLURM_ONE_JOB);
 }
 
+/* A task of an array that is led from here ends without programs for its nodes. */
+static bool may_be_array(const struct session *self)
+{
+    const struct experiment *experiment = self->run_plan.members[0].experiment;
+    return !submission_leads_here(experiment) || workload_kind_of(experiment)->has_ranks;
+}
+
 static bool makes_array(const struct session *self, size_t count)
 {
     if (is_one_job(self))
         return !self->warm && count > 1;
-    if (self->warm || cli_has_flag(self->cli, "no-array"))
+    if (self->warm || cli_has_flag(self->cli, "no-array") || !may_be_array(self))
         return false;
     return count >= (cli_has_flag(self->cli, "array") ? 2 : SUBMIT_ARRAY_FROM);
 }
@@ -297,6 +305,10 @@ static int submit_new(struct session *self, struct cb_err *err)
     if (is_one_job(self) && cli_has_flag(self->cli, "array"))
         return cb_fail(err, CB_ERR_USAGE,
                        "--array makes a job of every run, slurm.one_job=true one of all: leave one out");
+    if (cli_has_flag(self->cli, "array") && !may_be_array(self))
+        return cb_fail(err, CB_ERR_USAGE,
+                       "--array: workload=wait sends no programs, which would keep the nodes of an array with "
+                       "slurm.sbcast: leave --array out");
     /* Numbers the requests, which determines the arrays. */
     self->most_tasks = SUBMIT_MAX_ARRAY;
     self->requests = calloc(self->run_plan.sweep.count + 1, sizeof *self->requests);

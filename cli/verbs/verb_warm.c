@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/cli.h"
 #include "cli/jobs/pool_list.h"
@@ -251,13 +252,37 @@ static int start_pool(struct cli *cli, struct slurm_client *client, struct pool_
     return rc;
 }
 
+/* Two starts of one name at the same moment would make two pools. */
+static int lock_pools(const struct pool *pool, int *fd, struct cb_err *err)
+{
+    struct buf path;
+    buf_init(&path, PATH_MAX);
+    int rc = pool_folder(pool->id, &path, err);
+    if (rc == 0)
+        rc = path_make_folders(path.data, 0777, err);
+    buf_clear(&path);
+    if (rc == 0)
+        rc = pool_folder(NULL, &path, err);
+    if (rc == 0)
+        rc = run_folder_lock(path.data, fd, err);
+    buf_release(&path);
+    if (rc == 0 && *fd < 0)
+        rc = cb_fail(err, CB_ERR_EXISTS, "another ckptbench is starting a pool: try again when it has");
+    return rc;
+}
+
 static int start(struct cli *cli, struct slurm_client *client, struct cb_err *err)
 {
+    int lock = -1;
     struct pool_request request = {.pool = {.mode = POOL_TOUCH}};
     int rc = cli->word_count < 2 ? cb_fail(err, CB_ERR_USAGE, "which name? warm start POOL nodes=2 for=2h")
                                  : read_request(cli, &request, err);
     if (rc == 0)
+        rc = lock_pools(&request.pool, &lock, err);
+    if (rc == 0)
         rc = start_pool(cli, client, &request, err);
+    if (lock >= 0)
+        close(lock);
     experiment_free(request.experiment);
     return rc;
 }

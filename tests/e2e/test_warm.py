@@ -1,4 +1,5 @@
 """Warm pools on a real Slurm: allocations that are held, nodes that are touched, and their ends."""
+import fcntl
 import json
 import os
 import shutil
@@ -284,6 +285,18 @@ def test_an_allocation_is_held_for_a_time_and_ended_in_order(pools):
 def test_what_makes_no_pool_is_refused_and_leaves_none(pools, words, sentence):
     assert sentence in pools.call("warm", *words, code=2).stderr
     assert pools.list() == {}
+
+
+def test_two_starts_at_the_same_moment_make_one_pool(pools):
+    """Another ckptbench that is between its look at the pools and its own is played by its lock."""
+    pools.list()
+    (pools.home / "pools").mkdir(parents=True, exist_ok=True)
+    with open(pools.home / "pools/lock", "w") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        assert "is starting a pool" in pools.call("warm", "start", "p", "nodes=1", "for=1m", "mode=hold", code=2).stderr
+    assert pools.list() == {}
+    pools.start("p", "nodes=1", "for=1m", "mode=hold", "slurm.extra=--hold")
+    pools.call("warm", "stop", "p")
 
 
 def test_a_pool_that_is_not_there_takes_no_runs(pools):

@@ -41,6 +41,13 @@ class Apart(Laptop):
         assert result.returncode == code, f"{words}: {result.returncode}\n{result.stdout}\n{result.stderr}"
         return result.stdout
 
+    def refused(self, *words):
+        """Why the login node refuses it."""
+        result = subprocess.run([self.prefix / "bin/ckptbench", *words], cwd=self.folder / "login", env=self.login_environment(),
+                                capture_output=True, text=True, timeout=240)
+        assert (result.returncode, result.stdout) == (2, ""), result
+        return result.stderr
+
     def start(self, run, *words, store="shared/store"):
         self.login("submit", "--id", run, *WORDS, f"slurm.sbcast={self.local}", f"store=fault:delay=200ms:{self.folder}/{store}", *words)
 
@@ -250,8 +257,10 @@ def test_what_was_rendered_is_started_by_hand(apart):
 def test_what_an_allocation_cannot_have_is_refused(apart):
     given = (*WORDS, f"slurm.sbcast={apart.local}", f"store={apart.folder}/shared/store")
     apart.login("submit", "--id", "one", *given, "--wait", "iterations=1")
-    for words in (("slurm.requeue=true",), ("slurm.sbcast=tmp",), ("slurm.sbcast=/tmp,/var/tmp",), ("slurm.sbcast=/tmp\nTASK\n",)):
-        assert apart.login("submit", *given, *words, code=2) == ""
+    for words, why in ((("slurm.requeue=true",), "slurm.requeue"), (("slurm.sbcast=tmp",), "no absolute path"), (("launcher=none",), "launcher=none"),
+                       (("slurm.sbcast=/tmp,/var/tmp",), "cannot be swept"), (("slurm.sbcast=/tmp\nTASK\n",), "no absolute path"),
+                       (("workload=wait", "--array", "repeat=2"), "workload=wait")):
+        assert why in apart.refused("submit", *given, *words)
     apart.login("render", *given, "slurm.requeue=true", code=2)
     apart.login("warm", "start", "pool", "nodes=1", "for=1m", "slurm.sbcast=tmp", code=2)
     assert len(list((apart.there / "runs").iterdir())) == 1
