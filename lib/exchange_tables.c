@@ -1,5 +1,6 @@
 #include "lib/exchange_tables.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "comm/agree.h"
@@ -182,6 +183,7 @@ static int share_contents(struct exchange *self, struct cb_err *err)
     struct comm_message *messages = calloc(count, sizeof *messages);
     size_t started = 0;
     int rc = messages ? 0 : alloc_fail(err, "for %u messages", count);
+    assert(self->contents); /* else all ranks have failed */
     for (uint32_t i = 0; i < count && !rc; i++) {
         const struct other *owner = &self->others[i];
         if (owner->owner != i || (rank != 0 && rank != i))
@@ -220,6 +222,7 @@ static int gather(struct exchange *self, const struct description_factors *facto
                    deadline_ns, err);
     }
     if (!rc) {
+        assert(all); /* else this rank has failed */
         rc = comm_start_all_gather(self->comm, mine.data, all, each / 4, &message, err);
         rc = await_messages(self->comm, &message, 1, rc, deadline_ns, err);
     }
@@ -304,10 +307,11 @@ static int exchange(struct tables *self, struct comm *comm, const struct ckptben
     exchange.ranks = calloc(comm_size(comm), sizeof *exchange.ranks);
     int rc = exchange.others && exchange.ranks ? write_content(&exchange, table, err)
                                                : alloc_fail(err, "for the tables of %u ranks", comm_size(comm));
-    if (alone)
-        rc = rc ? rc : take_own(&exchange, factors, err);
-    else if ((rc = agree(comm, rc, request->deadline_ns, err)) == 0)
-        rc = gather(&exchange, factors, err);
+    if (!alone)
+        rc = agree(comm, rc, request->deadline_ns, err);
+    assert(rc || (exchange.others && exchange.ranks));
+    if (!rc)
+        rc = alone ? take_own(&exchange, factors, err) : gather(&exchange, factors, err);
     if (!rc)
         rc = agree(comm, join(&exchange, &joined, err), request->deadline_ns, err);
     else if (alone)

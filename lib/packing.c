@@ -97,10 +97,10 @@ int packing_prepare(struct packing *self, const struct ckptbench_state *state, c
 }
 
 /* Rows of a region that lie at equal distances in its memory, and one after the other in the packed copy. */
-static int copy_some(const struct gpu *gpu, char *memory, uint64_t stride, char *packed, uint64_t row_bytes,
+static int copy_some(struct device *device, char *memory, uint64_t stride, char *packed, uint64_t row_bytes,
                      uint64_t rows, bool unpacks, struct cb_err *err)
 {
-    if (!gpu) {
+    if (!device) {
         copy_rows(unpacks ? memory : packed, unpacks ? stride : row_bytes, unpacks ? packed : memory,
                   unpacks ? row_bytes : stride, row_bytes, rows);
         return 0;
@@ -115,14 +115,14 @@ static int copy_some(const struct gpu *gpu, char *memory, uint64_t stride, char 
                                          .rows = is_expanded ? 1 : rows,
                                          .to_stride = unpacks ? stride : row_bytes,
                                          .from_stride = unpacks ? row_bytes : stride};
-        rc = gpu->device->ops->copy(gpu->device, unpacks ? HOST_TO_DEVICE : DEVICE_TO_HOST, &copy, 1, err);
+        rc = device->ops->copy(device, unpacks ? HOST_TO_DEVICE : DEVICE_TO_HOST, &copy, 1, err);
     }
     return rc;
 }
 
-/* Copies between a region and its packed copy: all of it, or as many rows at a time as lie at equal distances. `gpu` NULL:
- * in host memory. */
-static int copy_region(const struct gpu *gpu, const struct ckptbench_region *region, uint64_t dims, uint64_t element,
+/* Copies between a region and its packed copy: all of it, or as many rows at a time as lie at equal distances. `device`
+ * NULL: in host memory. */
+static int copy_region(struct device *device, const struct ckptbench_region *region, uint64_t dims, uint64_t element,
                        char *packed, bool unpacks, struct cb_err *err)
 {
     uint64_t at[CKPTBENCH_MOST_DIMS] = {0}, row_bytes = element;
@@ -135,7 +135,7 @@ static int copy_region(const struct gpu *gpu, const struct ckptbench_region *reg
         uint64_t place = 0;
         for (uint64_t i = 0; i < outer; i++)
             place += at[i] * region->stride[i];
-        int rc = copy_some(gpu, (char *)region->address + place * element, stride * element, packed, row_bytes, rows,
+        int rc = copy_some(device, (char *)region->address + place * element, stride * element, packed, row_bytes, rows,
                            unpacks, err);
         if (rc)
             return rc;
@@ -155,7 +155,7 @@ static int copy_all(const struct packing *self, const struct ckptbench_state *st
     for (size_t i = 0; i < self->count && !rc; i++) {
         const struct ckptbench_region *region = region_at(state, joined, i);
         if (self->addresses[i] != region->address)
-            rc = copy_region(region->device ? gpu : NULL, region, state->tensors[region->tensor].dims,
+            rc = copy_region(region->device ? gpu->device : NULL, region, state->tensors[region->tensor].dims,
                              element_bytes(state, region), self->addresses[i], unpacks, err);
     }
     return !rc && gpu->device ? gpu_wait(gpu, deadline_ns, err) : rc;
