@@ -195,7 +195,7 @@ static void write_all(const struct trace *self, uint32_t rank, uint32_t ranks, s
     json_member_u64(json, "schemaVersion", 1);
     json_write_key(json, "distributedInfo");
     json_write_begin_object(json);
-    json_member_text(json, "backend", "mpi");
+    json_member_text(json, "backend", self->backend ? self->backend : "mpi");
     json_member_u64(json, "rank", rank);
     json_member_u64(json, "world_size", ranks);
     json_write_end_object(json);

@@ -28,6 +28,7 @@ struct trace_counter {
 };
 
 struct trace {
+    const char *backend; /* what ranks exchange with, for readers of the file; NULL is "mpi" */
     struct trace_event *events[TRACE_TRACKS];
     uint64_t counts[TRACE_TRACKS], capacity; /* of each track */
     struct trace_counter *memory;            /* resident bytes; on the compute track */

@@ -316,6 +316,7 @@ static int make_model(struct trainer *self, struct cb_err *err)
     uint64_t events = rc ? 0 : self->trace_steps * (train_model_stage_count(self->model) + 4) * EVENTS_A_STAGE;
     if (!rc)
         rc = trace_init(&self->trace, events, err);
+    self->trace.backend = self->gpu ? "nccl" : NULL;
     rc = trainer_join(self, rc, err);
     return rc ? rc : trainer_join(self, make_parallel(self, err), err);
 }

@@ -1151,7 +1151,9 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
         return fail(cudaErrorInvalidDevice);
     memset(properties, 0, sizeof *properties);
     snprintf(properties->name, sizeof properties->name, "CUDA on a CPU");
-    properties->uuid.bytes[0] = char(visible[size_t(device)] + 1);
+    /* Machines of a test are one: CUDA_ON_CPU_NODE_IN names the variable that has a node's number, of 16 devices at most. */
+    const char *node = getenv("CUDA_ON_CPU_NODE_IN");
+    properties->uuid.bytes[0] = char(visible[size_t(device)] + 1 + (node ? 16 * int(setting(node, 0)) : 0));
     properties->totalGlobalMem = memory_bytes;
     properties->major = 9;
     properties->multiProcessorCount = 1;

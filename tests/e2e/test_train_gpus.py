@@ -7,12 +7,10 @@ import tempfile
 
 import pytest
 
-from harness import BUILD, ROOT, ckptbench
-from train_harness import facts, losses, train, values
+from harness import ROOT, ckptbench
+from train_harness import PLUGIN, facts, losses, train, values
 
 TOLERANCE = 1e-5
-PLUGIN = next((BUILD / f"tests/cuda_on_cpu/{kind}/ckptbench-cuda.so" for kind in ("plain", "asan")
-               if (BUILD / f"tests/cuda_on_cpu/{kind}/ckptbench-cuda.so").exists()), None)
 pytestmark = pytest.mark.skipif(PLUGIN is None, reason="the plugin's source is not built for the processor in this build")
 TINY = ("layers=1", "train.seq_length=6", "train.steps=3", "train.backward_prefetch=BACKWARD_PRE")
 
@@ -88,8 +86,8 @@ def test_the_suite_and_the_gpt2_of_the_training_example_are_one_job_on_gpus(tmp_
     assert "CUDA on a CPU" in facts(tmp_path)["device"] and len(losses(tmp_path)) == 4
 
 
-def test_memory_at_the_stages_is_what_the_device_has_less(tmp_path, gpus):
-    run = train(tmp_path, *TINY, "ranks=2", "train.batch_size=2", "device=cuda", "warmup=1")["run"]
+def test_memory_at_the_stages_is_what_the_device_has_less_and_traces_show_the_exchange(tmp_path, gpus):
+    run = train(tmp_path, *TINY, "ranks=2", "train.batch_size=2", "device=cuda", "warmup=1", "train.trace=1")["run"]
     for rank in range(2):
         lines = (tmp_path / f"home/runs/{run}/attempts/1/memory/rank-{rank}.jsonl").read_text().splitlines()
         data, model, warm = (json.loads(line) for line in lines)
@@ -98,3 +96,8 @@ def test_memory_at_the_stages_is_what_the_device_has_less(tmp_path, gpus):
         for before, record in ((data, model), (model, warm)):
             assert record["cuda_memory_allocated_GB"] <= record["cuda_memory_reserved_GB"] <= record["cuda_max_memory_reserved_GB"]
             assert record["cuda_max_memory_allocated_GB"] == max(record["cuda_memory_allocated_GB"], before["cuda_max_memory_allocated_GB"])
+    trace = json.loads(next((tmp_path / f"home/runs/{run}/attempts/1/traces").rglob("rank-1.pt.trace.json")).read_text())
+    spans = [(event["name"], event["cat"]) for event in trace["traceEvents"] if event["ph"] == "X"]
+    assert trace["distributedInfo"]["backend"] == "nccl"
+    # The root and the block are gathered once and scattered once.
+    assert sorted(name for name, kind in spans if kind == "communication") == ["all-gather 0", "all-gather 1", "reduce-scatter 0", "reduce-scatter 1"]

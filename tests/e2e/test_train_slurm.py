@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from slurm_harness import MISSING, VARIABLE, shared_cluster
+from train_harness import PLUGIN
 
 pytestmark = pytest.mark.skipif(not os.environ.get(VARIABLE), reason=MISSING)
 assert VARIABLE == "CKPTBENCH_TEST_SLURM"  # tests/run.py looks for the name in this file
@@ -23,6 +24,20 @@ def test_a_training_runs_on_four_nodes(cluster):
     assert (line["outcome"], line["nodes"]) == ("pass", 4), line
     metrics = cluster.document("show", run)["metrics"]
     assert metrics["checkpoints"]["median"] == 2 and metrics["step.loss"]["n"] == 3
+
+
+def test_a_training_runs_on_the_gpus_of_two_nodes(cluster, tmp_path, monkeypatch):
+    if PLUGIN is None:
+        pytest.skip("the plugin's source is not built for the processor in this build")
+    (tmp_path / "n").mkdir()
+    for name, value in (("CKPTBENCH_CUDA_PLUGIN", PLUGIN), ("CUDA_ON_CPU_FOLDER", tmp_path / "n"), ("CUDA_ON_CPU_NODE_IN", "SLURM_NODEID"),
+                        ("CUDA_ON_CPU_BYTES", 96 << 20), ("CUDA_ON_CPU_STAYS_OPEN", 1)):
+        monkeypatch.setenv(name, str(value))
+    run, _ = cluster.submit_one(*TRAIN, "nodes=2", "ranks_per_node=1", "device=cuda", "train.seq_length=6", "train.steps=3", "train.checkpoint_every=2")
+    line = cluster.wait_final(run, seconds=170)[run]
+    assert (line["outcome"], line["nodes"]) == ("pass", 2), (line, cluster.manifest(run))
+    facts = [fact for fact in cluster.document("export", run)["facts"] if fact.startswith(("device=", "train.exchange="))]
+    assert any("CUDA on a CPU" in fact for fact in facts) and any("reduce-scatters" in fact for fact in facts)
 
 
 def test_suite_and_training_are_one_job_on_four_nodes(cluster):

@@ -2,10 +2,12 @@
 import csv
 import json
 
-from harness import ckptbench
+from harness import BUILD, ckptbench
 
 SMALL = ("workload=train", "model=gpt2-tiny", "layers=2", "train.seq_length=32", "train.lr=0.003", "train.schedule=constant", "warmup=0")
 WHOLE_BATCH = 12  # of all ranks
+# The CUDA plugin's own source, built for the processor (tests/cuda_on_cpu); some builds have none.
+PLUGIN = next((path for path in (BUILD / f"tests/cuda_on_cpu/{kind}/ckptbench-cuda.so" for kind in ("plain", "asan")) if path.exists()), None)
 
 
 def batch(ranks):
