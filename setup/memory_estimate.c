@@ -13,6 +13,9 @@
  * store, not another checkpoint, and the rate hardly changes after some seconds of writing. */
 #define BASELINE_BOUND_BYTES (UINT64_C(2) << 30)
 
+/* Memory for reading metadata, as a multiple of its bytes: tests/unit/test_plan_scale.c. */
+#define METADATA_TIMES 7
+
 /* load.dataset: a rank's file has what it reads in this time; then it begins anew. */
 #define DATASET_SECONDS 10
 /* Reads a second, unless io.block is smaller: many small ones, so that the pace is even during a short load. */
@@ -119,6 +122,19 @@ uint64_t estimate_store_bytes(const struct layout_pair *layouts, const struct ex
     return saved > baseline ? saved : baseline;
 }
 
+/* A load, or a verification of what was saved. */
+static bool reads_back(const struct experiment *experiment)
+{
+    return !workload_kind_of(experiment)->is_raw &&
+           (!experiment_is(experiment, OPT_OPS, "save") || !experiment_is(experiment, OPT_VERIFY, "none"));
+}
+
+uint64_t estimate_metadata_memory_bytes(const struct experiment *experiment, uint64_t metadata_bytes)
+{
+    bool is_ours = experiment_is(experiment, OPT_ENGINE, "native");
+    return is_ours && reads_back(experiment) ? metadata_bytes * METADATA_TIMES : 0;
+}
+
 static uint64_t rank_bytes(struct layout_sizes *sizes, uint64_t rank)
 {
     return rank < layout_world_size(sizes->layout) ? layout_sizes_of(sizes, (uint32_t)rank) : 0;
@@ -127,9 +143,7 @@ static uint64_t rank_bytes(struct layout_sizes *sizes, uint64_t rank)
 uint64_t estimate_memory_bytes(const struct layout_pair *layouts, const struct experiment *experiment,
                                uint64_t *largest)
 {
-    bool saves = !experiment_is(experiment, OPT_OPS, "load"), raw = workload_kind_of(experiment)->is_raw;
-    bool loads =
-        !raw && (!experiment_is(experiment, OPT_OPS, "save") || !experiment_is(experiment, OPT_VERIFY, "none"));
+    bool saves = !experiment_is(experiment, OPT_OPS, "load"), loads = reads_back(experiment);
     uint64_t size = layout_world_size(layouts->loaded), shift = experiment_u64(experiment, OPT_LOAD_SHIFT) % size;
     uint64_t sum = 0, staging = experiment_u64(experiment, OPT_IO_BLOCK) * experiment_u64(experiment, OPT_IO_DEPTH);
     bool on_device = experiment_is(experiment, OPT_DEVICE, "cuda");

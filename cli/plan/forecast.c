@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#include "ckpt/format/format.h"
 #include "cli/plan/run_plan.h"
 #include "cli/plan/store_location.h"
 #include "core/alloc.h"
@@ -18,7 +17,6 @@
 #include "core/units.h"
 #include "db/history.h"
 #include "run/workload_kind.h"
-#include "setup/checkpoint_options.h"
 #include "store/kind.h"
 #include "store/s3/s3_uri.h"
 
@@ -352,18 +350,6 @@ void forecast_predict(const struct experiment *experiment, const struct plan *pl
                                             predicted->load_s, predicted->mtbf_s, &predicted->interval_s);
 }
 
-int forecast_metadata_bytes(const struct experiment *experiment, const struct workload *workload, uint64_t *bytes,
-                            struct cb_err *err)
-{
-    struct plan_options options;
-    struct metadata_sink sink = {.write = NULL};
-    int rc = plan_options_read(experiment, workload_payload_alignment(experiment), &options, err);
-    if (rc == 0)
-        rc = format_write_metadata(options.format, workload->layout, workload->plan, "planned", 0, &sink, err);
-    *bytes = sink.bytes;
-    return rc;
-}
-
 int forecast_margin(const struct rates *rates)
 {
     return rates->assumed ? BLIND_MARGIN : rates->small ? SMALL_MARGIN : MARGIN;
@@ -397,7 +383,7 @@ int forecast_run_ns(const struct experiment *experiment, const struct throughput
         *duration_ns = START_NS + experiment_u64(experiment, OPT_TIMEOUT_OP);
     } else if (!workload.layout) { /* the suite's duration does not depend on a state's size */
         *duration_ns = START_NS + (uint64_t)(iterations * SUITE_ROUND_NS);
-    } else if ((rc = forecast_metadata_bytes(experiment, &workload, &metadata, err)) == 0) {
+    } else if ((rc = workload_metadata_bytes(experiment, &workload, &metadata, err)) == 0) {
         forecast_sum_states(workload.layout, &largest, &all);
         forecast_choose_rates(experiment, &workload, book, &rates);
         forecast_predict(experiment, workload.plan, &rates, largest, all, metadata, &predicted);

@@ -79,10 +79,6 @@ void forecast_predict(const struct experiment *experiment, const struct plan *pl
                       uint64_t largest_state_bytes, uint64_t all_state_bytes, uint64_t metadata_bytes,
                       struct prediction *predicted);
 
-/* The length of the metadata that a save of the workload's plan writes. */
-int forecast_metadata_bytes(const struct experiment *experiment, const struct workload *workload, uint64_t *bytes,
-                            struct cb_err *err) CB_MUST_CHECK;
-
 /* Bytes of the fullest rank of the layout, and the sum of all ranks. */
 void forecast_sum_states(const struct layout *layout, uint64_t *largest_bytes, uint64_t *all_bytes);
 

@@ -93,8 +93,12 @@ static int check_ranks(uint32_t ranks, struct cb_err *err)
 
 static int check_memory(const struct experiment *experiment, const struct workload *workload, struct cb_err *err)
 {
-    uint64_t largest, available, needed = estimate_memory_bytes(&workload->layouts, experiment, &largest);
+    uint64_t largest, available, metadata, needed = estimate_memory_bytes(&workload->layouts, experiment, &largest);
     char need[32], each[32], have[32];
+    int rc = workload_metadata_bytes(experiment, workload, &metadata, err);
+    if (rc)
+        return rc;
+    needed += estimate_metadata_memory_bytes(experiment, metadata);
     if (memory_available(&available, NULL) || needed <= available)
         return 0;
     return cb_fail(

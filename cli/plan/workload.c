@@ -3,6 +3,7 @@
 
 #include <sched.h>
 
+#include "ckpt/format/format.h"
 #include "cli/workload_table.h"
 #include "setup/checkpoint_options.h"
 
@@ -102,4 +103,16 @@ void workload_release(struct workload *self)
     layout_pair_release(&self->layouts);
     model_free(self->model);
     *self = (struct workload){0};
+}
+
+int workload_metadata_bytes(const struct experiment *experiment, const struct workload *workload, uint64_t *bytes,
+                            struct cb_err *err)
+{
+    struct plan_options options;
+    struct metadata_sink sink = {.write = NULL};
+    int rc = plan_options_read(experiment, workload_payload_alignment(experiment), &options, err);
+    if (rc == 0)
+        rc = format_write_metadata(options.format, workload->layout, workload->plan, "planned", 0, &sink, err);
+    *bytes = sink.bytes;
+    return rc;
 }

@@ -35,4 +35,8 @@ int workload_load_model(const struct experiment *experiment, struct model **mode
 /* Payloads of the experiment start at multiples of this offset in their file, in bytes. */
 uint32_t workload_payload_alignment(const struct experiment *experiment);
 
+/* The length of the metadata that a save of the workload's plan writes. */
+int workload_metadata_bytes(const struct experiment *experiment, const struct workload *workload, uint64_t *bytes,
+                            struct cb_err *err) CB_MUST_CHECK;
+
 #endif

@@ -19,14 +19,15 @@
 #include "run/workload_kind.h"
 #include "setup/memory_estimate.h"
 
-#define LONG_METADATA 0.1 /* share of a save's time above which a warning is printed */
+#define NOTABLE_MEMORY_BYTES (64 * MIB) /* of rank 0's metadata, from which it is printed */
+#define LONG_METADATA 0.1               /* share of a save's time above which a warning is printed */
 
 struct forecast {
     const struct experiment *experiment;
     struct workload workload;
     uint64_t weight_bytes, optimizer_bytes, total_bytes;
     uint64_t largest_state_bytes, all_state_bytes; /* of one rank; of all ranks */
-    uint64_t rss_bytes, metadata_bytes, requests, host_memory_bytes;
+    uint64_t rss_bytes, metadata_bytes, metadata_memory_bytes, requests, host_memory_bytes;
     double metadata_s; /* at the rate of a rank */
     struct rates rates;
     struct prediction predicted;
@@ -78,7 +79,8 @@ static int forecast_init(struct forecast *self, const struct experiment *experim
     self->optimizer_bytes = self->total_bytes - self->weight_bytes;
     estimate_memory_bytes(&self->workload.layouts, experiment, &self->host_memory_bytes);
     self->requests = count_requests(plan, experiment_u64(experiment, OPT_IO_BLOCK)) + 1; /* and .metadata */
-    rc = forecast_metadata_bytes(experiment, &self->workload, &self->metadata_bytes, err);
+    rc = workload_metadata_bytes(experiment, &self->workload, &self->metadata_bytes, err);
+    self->metadata_memory_bytes = estimate_metadata_memory_bytes(experiment, self->metadata_bytes);
     forecast_choose_rates(experiment, &self->workload, book, &self->rates);
     forecast_predict(experiment, plan, &self->rates, self->largest_state_bytes, self->all_state_bytes,
                      self->metadata_bytes, &self->predicted);
@@ -113,6 +115,9 @@ static void write_plan_lines(const struct forecast *self, struct buf *out)
                units_format_bytes((double)plan->rank_bytes_max, c), plan->imbalance, plan->imbalance_vs_bound);
     buf_printf(out, "memory     %s a rank: its state, and requests in flight\n",
                units_format_bytes((double)self->host_memory_bytes, a));
+    if (self->metadata_memory_bytes > NOTABLE_MEMORY_BYTES)
+        buf_printf(out, "           rank 0 needs %s more while it reads .metadata for a load\n",
+                   units_format_bytes((double)self->metadata_memory_bytes, a));
 }
 
 static void write_predicted_lines(const struct forecast *self, struct buf *out)
@@ -201,6 +206,7 @@ static void write_json(const struct forecast *self, struct json_writer *writer)
     json_member_double(writer, "metadata_s", self->metadata_s);
     json_member_u64(writer, "requests", self->requests);
     json_member_u64(writer, "host_memory_bytes", self->host_memory_bytes);
+    json_member_u64(writer, "metadata_memory_bytes", self->metadata_memory_bytes);
     write_predicted_json(self, writer);
     json_write_end_object(writer);
 }

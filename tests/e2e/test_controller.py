@@ -115,7 +115,7 @@ def test_completion_completes(place, line, wanted):
 
 
 PLAN_MEMBERS = {"params", "bytes", "tensors", "items", "files", "rank_bytes", "imbalance", "imbalance_vs_bound", "plan_s",
-                "rss_bytes", "metadata_bytes", "metadata_s", "requests", "host_memory_bytes", "predicted"}
+                "rss_bytes", "metadata_bytes", "metadata_s", "requests", "host_memory_bytes", "metadata_memory_bytes", "predicted"}
 
 
 def test_plan_has_exactly_the_promised_members(place):

@@ -14,6 +14,7 @@
 #include "ckpt/format/format.h"
 #include "ckpt/plan/plan_internal.h"
 #include "core/units.h"
+#include "setup/memory_estimate.h"
 #include "tests/unit/layout_words.h"
 #include "tests/unit/malloc_peak.h"
 #include "tests/unit/random_layouts.h"
@@ -184,6 +185,38 @@ static void metadata_is_never_in_memory_as_a_whole_and_its_length_is_measured(vo
     }
 }
 
+/* As `plan` says, and as a run is refused for the lack of. */
+static void reading_metadata_takes_no_more_memory_than_is_estimated(void **state)
+{
+    (void)state;
+    static const char *const cases[] = {"format=dcp", "format=raw", "format=dcp+safetensors"};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct words words;
+        struct plan_options options;
+        struct plan *plan;
+        struct stored_checkpoint *checkpoint;
+        struct buf metadata;
+        struct metadata_sink sink = metadata_sink_to(&metadata);
+        struct cb_err err = {0};
+        char text[128];
+        buf_init(&metadata, 100 * MIB);
+        snprintf(text, sizeof text, "model=llama3-8b ranks=64 sharding=full %s", cases[i]);
+        assert_int_equal(words_make(&words, text, &err), 0);
+        assert_int_equal(plan_options_read(words.experiment, 4096, &options, &err), 0);
+        assert_int_equal(plan_compute(words.layout, &options, &plan, &err), 0);
+        assert_int_equal(format_write_metadata(options.format, words.layout, plan, "/ck", 7, &sink, &err), 0);
+        malloc_peak_start();
+        assert_int_equal(format_read_metadata("it", metadata.data, metadata.len, &checkpoint, &err), 0);
+        uint64_t needed = malloc_peak_end() + metadata.len;
+        if (needed > estimate_metadata_memory_bytes(words.experiment, metadata.len))
+            fail_msg("%s: %.2f times", cases[i], (double)needed / (double)metadata.len);
+        stored_checkpoint_free(checkpoint);
+        buf_release(&metadata);
+        plan_free(plan);
+        words_release(&words);
+    }
+}
+
 /* The index of safetensors has a line a tensor. */
 static void an_index_of_many_tensors_is_composed_in_pieces(void **state)
 {
@@ -268,6 +301,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(derived_items_are_those_that_each_rank_would_plan, write_list, remove_list),
         cmocka_unit_test(a_plan_of_16384_fsdp_ranks_takes_less_than_16_mib),
         cmocka_unit_test(metadata_is_never_in_memory_as_a_whole_and_its_length_is_measured),
+        cmocka_unit_test(reading_metadata_takes_no_more_memory_than_is_estimated),
         cmocka_unit_test(an_index_of_many_tensors_is_composed_in_pieces),
         cmocka_unit_test(metadata_is_published_while_it_is_composed),
     };
