@@ -293,6 +293,13 @@ bench-suite: ## the cluster suite against an OpenMP triad, OpenBLAS, plain MPI a
 	@$(MAKE) --no-print-directory -s -j2 all tests
 	@$(VENV)/bin/python tests/bench/bench_suite.py --build $(BUILD)
 
+.PHONY: bench-watch
+bench-watch: ## what `ckptbench watch` costs a training: wall time and CPU of its saves, its steps
+	@DEPS=$(DEPS) scripts/deps.sh test
+	@DEPS=$(DEPS) PYTHON=$(PYTHON) scripts/venv.sh $(VENV)
+	@$(MAKE) --no-print-directory -s -j2 all
+	@$(VENV)/bin/python tests/bench/bench_watch.py --build $(BUILD)
+
 bench-slurm: ## jobs on a Slurm of four nodes on this machine, beside sbatch and srun; pools, status, rendezvous
 	@DEPS=$(DEPS) scripts/deps.sh test
 	@$(MAKE) --no-print-directory -s -j2 all tests
