@@ -166,15 +166,15 @@ const METHODS = {
 
 function pageOfComparison({ comparison }) {
     const { base, others } = comparison.data;
-    const several = others.length > 1;
     const of = (section) => section && { document: "comparison", ...section };
     return {
         heading: `${others.map((other) => other.name).join(", ")} against ${base.name}`,
         about: [...new Set(others.map((other) => METHODS[other.method]))].join(" ") + ` ${[base, ...others].map((side) => `${side.name}: ${plural(side.n, "run")}`).join(", ")}.`,
         answer: others.length ? others.flatMap((other) => answerOfComparison(other, base)) : [says("There is nothing to compare with yet.")],
         sections: [
+            of(forestOfChanges(others, base, "What changed")),
             ...others.flatMap((other) => [
-                forestOfChanges(other, base, several ? `What changed: ${other.name}` : "What changed"), ...pairedOfPrimaries(other, base),
+                ...pairedOfPrimaries(other, base),
                 tableOfChanges(`Where the levels of ${other.name} began`, changesOfSide(other), "comparison")].map(of)),
             ...scalingOfSizes(comparison.data, "comparison"),
         ],
@@ -224,10 +224,10 @@ function pageOfSweep(documents) {
         answer: answerOfSweep(sweep, documents.best),
         sections: [
             ...curvesOfSweep(sweep), ...comparisons.flatMap(([name, { data }]) => scalingOfSizes(data, name)),
-            ...comparisons.flatMap(([name, { data }]) => data.others.map((other) => {
-                const section = forestOfChanges(other, data.base, `${other.name} against ${data.base.name}`);
-                return section && { document: name, ...section };
-            })),
+            ...comparisons.map(([name, { data: { base, others } }]) => {
+                const section = forestOfChanges(others, base, `Changes against ${base.name}`);
+                return section && { ...section, document: name };
+            }),
             runsOfSweep(sweep),
         ],
     };

@@ -29,40 +29,46 @@ function verdictInWords(metric) {
     return metric.verdict;
 }
 
-function forestOfChanges(other, base, title) {
-    const metrics = shownMetrics(other);
-    if (!metrics.length) return null;
-    const edges = metrics.flatMap(([, metric]) => [metric.change, ...metric.ci.filter((edge) => edge !== null)]);
-    const reach = (value) => Math.max(-1, Math.min(value, 2)); // an interval to +900 % would hide the others
-    const rows = metrics.map(([name, metric], line) => ({ name, metric, value: [reach(metric.change), line, metric.ci[0] === null ? NaN : reach(metric.ci[0]), metric.ci[1] === null ? NaN : reach(metric.ci[1])] }));
+// A line for each metric of each side, those of one metric together.
+function forestOfChanges(others, base, title) {
+    const shown = others.flatMap((other) => shownMetrics(other).map(([name, metric]) => ({ other, name, metric })));
+    const names = [...new Set(shown.map(({ name }) => name))], several = others.length > 1;
+    const rows = names.flatMap((name) => shown.filter((row) => row.name === name));
+    if (!rows.length) return null;
+    const edges = rows.flatMap(({ metric }) => [metric.change, ...metric.ci.filter((edge) => edge !== null)]);
+    const reach = (value) => (value === null ? NaN : Math.max(-1, Math.min(value, 2))); // an interval to +900 % would hide the others
+    const label = ({ name, other }) => (several ? `${name}, ${other.name}` : name);
     return {
-        title,
-        note: `The typical change of ${other.name} against ${base.name}, with its 95 % interval. An interval that contains 0 % leaves open whether anything changed.${edges.some((edge) => edge > 2) ? " Cut at +200 %." : ""}`,
+        title, wide: several,
+        note: `The typical change of ${several ? "each side" : others[0].name} against ${base.name}, with its 95 % interval. An interval that contains 0 % leaves open whether anything changed.${edges.some((edge) => edge > 2) ? " Cut at +200 %." : ""}`,
         chart: {
-            height: 60 + 34 * rows.length,
-            words: metrics.map(([name, metric]) => `${name} ${change(metric.change)}, ${metric.verdict}`).join("; "),
+            height: 60 + (several ? 26 : 34) * rows.length,
+            words: rows.map((row) => `${label(row)} ${change(row.metric.change)}, ${row.metric.verdict}`).join("; "),
             option: (palette, width) => ({
                 tooltip: {
                     trigger: "item",
                     formatter: (point) => {
-                        const { name, metric } = rows[point.data.value[1]];
-                        return tip(name, [["change", change(metric.change)], ["interval", metric.ci[0] === null ? "too few runs" : `${change(metric.ci[0])} to ${change(metric.ci[1])}`], ["verdict", verdictInWords(metric)]]);
+                        const { metric } = rows[point.data.value[1]];
+                        return tip(label(rows[point.data.value[1]]), [["change", change(metric.change)], ["interval", metric.ci[0] === null ? "too few runs" : `${change(metric.ci[0])} to ${change(metric.ci[1])}`], ["verdict", verdictInWords(metric)]]);
                     },
                 },
                 legend: false,
                 xAxis: axis(palette, { type: "value", axisLabel: { formatter: (value) => change(value).replace(/\.0(?=\D)/, "") } }),
-                yAxis: axis(palette, { type: "category", inverse: true, data: rows.map((row) => row.name), axisLabel: { width: width < 500 ? 110 : 260, overflow: "truncate", interval: 0 } }),
+                yAxis: axis(palette, { type: "category", inverse: true, data: rows.map(label), axisLabel: { width: width < 500 ? 110 : 260, overflow: "truncate", interval: 0 } }),
                 series: [{
                     name: "change", type: "custom", encode: { x: [0, 2, 3], y: 1 }, clip: true,
-                    renderItem: (parameters, api) => interval(palette, palette[VERDICT_HUES[rows[parameters.dataIndex].metric.verdict]] || palette.hues[rows[parameters.dataIndex].metric.primary ? 0 : 5])(parameters, api),
-                    data: rows.map((row) => ({ value: row.value })),
+                    renderItem: (parameters, api) => {
+                        const { metric } = rows[parameters.dataIndex];
+                        return interval(palette, palette[VERDICT_HUES[metric.verdict]] || palette.hues[metric.primary ? 0 : 5])(parameters, api);
+                    },
+                    data: rows.map(({ metric }, line) => ({ value: [reach(metric.change), line, reach(metric.ci[0]), reach(metric.ci[1])] })),
                     markLine: { symbol: "none", silent: true, label: { show: false }, lineStyle: { color: palette.text, type: "solid", width: 1 }, data: [{ xAxis: 0 }] },
                 }],
             }),
         },
         table: {
-            columns: ["median of", "#typical change", "#from", "#to", "verdict", "#p", `#${base.name} (n=${base.n})`, `#${other.name} (n=${other.n})`],
-            rows: metrics.map(([name, metric]) => () => [textCell(name), changeCell(metric.change), changeCell(metric.ci[0]), changeCell(metric.ci[1]),
+            columns: ["median of", ...(several ? ["side", "#runs"] : []), "#typical change", "#from", "#to", "verdict", "#p", `#${base.name} (n=${base.n})`, several ? "#side" : `#${others[0].name} (n=${others[0].n})`],
+            rows: rows.map(({ other, name, metric }) => () => [textCell(name), ...(several ? [textCell(other.name), cell(other.n, "count")] : []), changeCell(metric.change), changeCell(metric.ci[0]), changeCell(metric.ci[1]),
                 textCell(verdictInWords(metric)), cell(metric.p), cell(metric.base, metric.unit), cell(metric.other, metric.unit)]),
         },
     };
