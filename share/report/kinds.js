@@ -22,6 +22,8 @@ function answerOfOperation(run, operation) {
     if (rate !== undefined) text += `: ${figure(rate, "bytes/s")}`;
     if (share !== null && share !== undefined) text += `, ${percent(share)} of what the device can do`;
     text += ".";
+    const stall = run.metrics.stall_s, behind = run.metrics[`${operation}.persist_s`];
+    if (stall && behind) text += ` Training waits for ${seconds(stall.median)} of it; the rest goes on behind it, ${seconds(behind.median)} long.`;
     if (parts.length) text += ` Its time goes into ${parts.map(([name, part]) => `${name} (${percent(part)})`).join(", ")}.`;
     if (slowest && ranksOf(run) > 1) {
         text += ` Rank ${slowest.rank} is the slowest in ${percent(slowest.share)} of the iterations, ${percent(slowest.excess)} above the mean`;
@@ -112,9 +114,8 @@ function adviceOfWatched({ advice = [] }) {
 }
 
 function aboutRun({ experiment, watched, ...run }) {
-    const ranks = plural(ranksOf({ experiment, ...run }), "rank");
-    if (watched) return [`watched: ${watched.seen || watched.command || "a command"}`, ranks, watched.place && `saved in ${watched.place}`].filter(Boolean).join(", ");
-    return [experiment.workload, ranks, experiment.workload === "suite" ? "" : experiment.model, experiment.store].filter(Boolean).join(", ");
+    if (watched) return [`${watched.command || "A command"} watched`, watched.seen, watched.place && `saved in ${watched.place}`].filter(Boolean).join(", ");
+    return [experiment.workload, plural(ranksOf({ experiment, ...run }), "rank"), experiment.workload === "suite" ? "" : experiment.model, experiment.store].filter(Boolean).join(", ");
 }
 
 // A run has the sections that its documents have figures for, whatever its workload.

@@ -97,7 +97,7 @@ def made(tmp_path_factory):
         make(place, f"s1.{number:02}", f"started={1700500000 + 10 * number}", f"ranks={ranks}", f"made_ranks={ranks}", f"save={0.4 + 0.3 * math.log(ranks) + 0.001 * (number % 3)}", f"name={HOSTILE}")
         (place / f"home/runs/s1.{number:02}/planned.json").write_text(json.dumps(
             {"version": 1, "run": f"s1.{number:02}", "sweep": "s1", "block": 1 + number // 5, "combination": number % 5, "planned_ns": 1700500000 * 10**9}))
-    make(place, "watched", "workload=watch", "started=1700600000", "facts=watch.command=torchrun\nwatch.seen=torchrun (2 ranks): 3 saves of torch.distributed.checkpoint\n"
+    make(place, "watched", "workload=watch", "started=1700600000", "facts=watch.command=torchrun\nwatch.seen=2 ranks of torch 2.13: 3 saves of torch.distributed.checkpoint\n"
          f"watch.place=/scratch/ckpt\nwatch.warning.1=a save was overtaken by the next {HOSTILE}\nwatch.unseen.1=os.rename\n")
     hour, began = 3600 * 10**9, 1701000000 * 10**9
     pool = place / "home/pools/20231126-pool"
@@ -299,7 +299,7 @@ def test_a_watched_training_has_its_warnings_and_what_could_be_changed(browser, 
     shown = data["documents"]["run"]["data"]
     said = answers(browser, path)
     assert f"Warning: {shown['watched']['warnings'][0]}" in said and HOSTILE in said[2] and "Not seen: os.rename." in said
-    assert "3 saves of torch.distributed.checkpoint" in browser.evaluate('document.querySelector(".about").textContent')
+    assert browser.evaluate('document.querySelector(".about").textContent') == "torchrun watched, 2 ranks of torch 2.13: 3 saves of torch.distributed.checkpoint, saved in /scratch/ckpt"
     assert shown["advice"] and cells(browser, "What could be changed") == [[advice["seconds"], advice["text"], advice["command"]] for advice in shown["advice"]]
 
 
@@ -480,6 +480,13 @@ def test_the_answer_comes_first_and_in_words(browser, run_page):
     answer = browser.evaluate('[...document.querySelectorAll("header .answer")].map((line) => line.textContent.replaceAll("\u00a0", " "))')
     assert re.match(r"A save takes [\d.]+ m?s \([\d.]+ m?s to [\d.]+ m?s in 3 iterations\): [\d.]+ [KMG]iB/s, [\d.]+ % of what the device can do\. Its time goes into", answer[0])
     assert answer[2] == "Every byte was checked and right in 3 of 3 iterations."
+
+
+def test_an_asynchronous_save_says_how_long_training_waits(browser, place):
+    made = ckptbench(place, "run", *SMALL, "ranks=2", "iterations=2", "save.async=true", "ops=save", "baseline=false", "--json")
+    path, data = page_of(place, json.loads(made.stdout)["run"])
+    assert {"stall_s", "save.persist_s"} <= set(data["documents"]["run"]["data"]["metrics"])
+    assert re.search(r"Training waits for [\d.]+ [mu]?s of it; the rest goes on behind it, [\d.]+ m?s long\.", answers(browser, path)[0])
 
 
 def test_names_that_are_markup_stay_text(browser, run_page):
