@@ -170,29 +170,43 @@ static void write_baseline(const struct run_info *info, struct buf *out)
                units_format_count((uint64_t)files, count), units_format_bytes(bytes, b));
 }
 
+/* A reason to doubt the figures, if it applies; `which` is 0 to DOUBTS - 1. */
+enum { DOUBTS = 4, DOUBT_BYTES = 256 };
+static bool describe_doubt(const struct run_info *info, unsigned which, char text[DOUBT_BYTES])
+{
+    bool passed = strcmp(info->outcome, "pass") == 0;
+    double of_limit = metric_median(info, METRIC_SAVE_LIMIT_FRACTION);
+    double others = metric_median(info, METRIC_HOST_OTHERS_CPU_FRACTION);
+    switch (which) {
+    case 0:
+        snprintf(text, DOUBT_BYTES, "%u load%s faster than the device, or with files found in memory: not cold",
+                 info->suspected_cache, units_plural(info->suspected_cache));
+        return info->suspected_cache > 0;
+    case 1:
+        snprintf(text, DOUBT_BYTES, "of %u load%s it is unknown whether files were cold", info->coldness_unknown,
+                 units_plural(info->coldness_unknown));
+        return info->coldness_unknown > 0;
+    case 2:
+        snprintf(text, DOUBT_BYTES,
+                 "saves took %.2f of the device's limit: it was measured too low (a busy machine, a cache of the "
+                 "device)",
+                 of_limit);
+        return passed && of_limit > LIMIT_IN_DOUBT;
+    default:
+        snprintf(text, DOUBT_BYTES,
+                 "this machine was busy: others than this run took %.0f %% of its CPU time; what is measured then is "
+                 "slower than it need be",
+                 100 * others);
+        return passed && others > OTHERS_IN_DOUBT;
+    }
+}
+
 static void write_doubts(const struct run_info *info, struct buf *out)
 {
-    if (info->suspected_cache)
-        buf_printf(out, "doubt         %u load%s faster than the device, or with files found in memory: not cold\n",
-                   info->suspected_cache, units_plural(info->suspected_cache));
-    if (info->coldness_unknown)
-        buf_printf(out, "doubt         of %u load%s it is unknown whether files were cold\n", info->coldness_unknown,
-                   units_plural(info->coldness_unknown));
-    if (strcmp(info->outcome, "pass") != 0)
-        return;
-    double of_limit = metric_median(info, METRIC_SAVE_LIMIT_FRACTION);
-    if (of_limit > LIMIT_IN_DOUBT)
-        buf_printf(
-            out,
-            "doubt         saves took %.2f of the device's limit: it was measured too low (a busy machine, a cache "
-            "of the device)\n",
-            of_limit);
-    double others = metric_median(info, METRIC_HOST_OTHERS_CPU_FRACTION);
-    if (others > OTHERS_IN_DOUBT)
-        buf_printf(out,
-                   "doubt         this machine was busy: others than this run took %.0f %% of its CPU time; what is "
-                   "measured then is slower than it need be\n",
-                   100 * others);
+    char text[DOUBT_BYTES];
+    for (unsigned which = 0; which < DOUBTS; which++)
+        if (describe_doubt(info, which, text))
+            buf_printf(out, "doubt         %s\n", text);
 }
 
 /* A run that was only rendered, or whose sweep was stopped before it started. */
@@ -562,6 +576,16 @@ static void write_watched_json(const struct run_info *info, struct json_writer *
     json_write_end_object(json);
 }
 
+static void write_doubts_json(const struct run_info *info, struct json_writer *json)
+{
+    char text[DOUBT_BYTES];
+    json_member_array(json, "doubts");
+    for (unsigned which = 0; which < DOUBTS; which++)
+        if (describe_doubt(info, which, text))
+            json_write_text(json, text);
+    json_write_end_array(json);
+}
+
 void report_write_members(const struct run_info *info, struct json_writer *json)
 {
     const char *const texts[][2] = {{"run", info->run},         {"sweep", info->sweep},     {"state", info->state},
@@ -578,6 +602,7 @@ void report_write_members(const struct run_info *info, struct json_writer *json)
     json_member_u64(json, "iterations", info->iterations_verified);
     json_member_u64(json, "of", info->iterations_to_verify);
     json_write_end_object(json);
+    write_doubts_json(info, json);
     if (workload_kind_of(info->experiment)->watches)
         write_watched_json(info, json);
 }

@@ -39,7 +39,7 @@ function answerOfRun(run) {
     const { verified } = run;
     if (verified.of) sentences.push(says(`${verified.iterations === verified.of ? "Every byte was checked and right" : "Bytes were checked"} in ${verified.iterations} of ${plural(verified.of, "iteration")}.`, verified.iterations === verified.of ? null : "bad"));
     if (run.metrics.goodput) sentences.push(says(`Of the time of a training ${(100 * run.metrics.goodput.median).toFixed(2)} % would remain after saves and failures, with a save every ${seconds(run.metrics.best_interval_s.median)} and a failure every ${run.experiment.mtbf}.`));
-    return sentences;
+    return [...sentences, ...run.doubts.map((text) => says(`Doubt: ${text}.`))];
 }
 
 function failuresOfRun(run) {

@@ -90,7 +90,7 @@ def world():
 
 
 def without_added(document):
-    """A JSON document without the members that this version adds: why a rank was the slowest, the new options, and names of keys in other tools; what was null for
+    """A JSON document without the members that this version adds: why a rank was the slowest, reasons to doubt a run, the new options, and names of keys in other tools; what was null for
     the S3 connector's benchmark; and
     without those that it gives other values: a comparison proposes other numbers of further runs, none within one run; and throughput of
     a save, which the history made anew computes from tensor bytes alone; without the metric that had one name for saves and loads; the
@@ -99,7 +99,7 @@ def without_added(document):
         return [without_added(value) for value in document if not (isinstance(value, dict) and value.get("name") in (*NEW_OPTIONS, *CHANGED_OPTIONS))]
     if not isinstance(document, dict):
         return document
-    kept = {key: without_added(value) for key, value in document.items() if key not in ("slowest_rank_state", "runs_compared", "more_runs", "aliases", "processing_durations_s", "utilization", *NEW_OPTIONS, *SAVE_RATES, *THROUGHPUTS)}
+    kept = {key: without_added(value) for key, value in document.items() if key not in ("slowest_rank_state", "runs_compared", "more_runs", "aliases", "processing_durations_s", "utilization", "doubts", *NEW_OPTIONS, *SAVE_RATES, *THROUGHPUTS)}
     for operation in kept.get("slowest_rank", {}).values():
         operation.pop("state", None)
     kept.pop("change_points", None)

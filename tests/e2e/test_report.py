@@ -480,6 +480,7 @@ def test_the_answer_comes_first_and_in_words(browser, run_page):
     answer = browser.evaluate('[...document.querySelectorAll("header .answer")].map((line) => line.textContent.replaceAll("\u00a0", " "))')
     assert re.match(r"A save takes [\d.]+ m?s \([\d.]+ m?s to [\d.]+ m?s in 3 iterations\): [\d.]+ [KMG]iB/s, [\d.]+ % of what the device can do\. Its time goes into", answer[0])
     assert answer[2] == "Every byte was checked and right in 3 of 3 iterations."
+    assert [line for line in answer if line.startswith("Doubt: ")] == [f"Doubt: {text}." for text in run_page[1]["documents"]["run"]["data"]["doubts"]]
 
 
 def test_an_asynchronous_save_says_how_long_training_waits(browser, place):

@@ -187,6 +187,12 @@ static void a_share_above_the_limit_and_a_busy_machine_are_doubts_also_of_saves(
     assert_int_equal(report_write_results(&made.info, false, &out, &err), 0);
     expect_in(out.data, "doubt         saves took 1.23 of the device's limit: it was measured too low");
     expect_in(out.data, "doubt         this machine was busy: others than this run took 40 % of its CPU time");
+    struct json_writer writer;
+    buf_clear(&out);
+    json_writer_init(&writer, &out, 0);
+    report_write_json(&made.info, &writer);
+    expect_in(out.data, "\"doubts\": [\"saves took 1.23 of the device's limit: it was measured too low");
+    expect_in(out.data, "\"this machine was busy: others than this run took 40 % of its CPU time");
     buf_release(&out);
     experiment_free(made.info.experiment);
 }
