@@ -2,6 +2,7 @@
 import array
 import ast
 import ctypes
+import functools
 import itertools
 import os
 import pathlib
@@ -97,6 +98,20 @@ def _load():
 _library = _load()
 
 
+@functools.cache
+def find_plugin():
+    """The path of the library's CUDA plugin, beside the library or where `make install` puts it; None if there is none."""
+    given = os.environ.get("CKPTBENCH_CUDA_PLUGIN")
+    places = [pathlib.Path(given)] if given else []
+    if not given and os.sep in _library._name:  # else the system has found the library
+        folder = pathlib.Path(_library._name).resolve().parent
+        places = [folder / "ckptbench-cuda.so", folder / "ckptbench" / "ckptbench-cuda.so"]
+    found = next((str(path) for path in places if path.exists()), None)
+    if found:
+        os.environ["CKPTBENCH_CUDA_PLUGIN"] = found  # the library would look near the program, which is Python
+    return found
+
+
 def _call(name, *arguments):
     """Calls a function that can fail; raises its error. A text without one says, once, why saves are not recorded."""
     error = _CError()
@@ -169,7 +184,7 @@ class State:
             for region in tensor.regions:
                 memory = region.memory
                 regions.extend((index, memory.data_ptr(), *region.offsets, *empty, *memory.shape, *empty,
-                                *memory.stride(), *empty, 0, 0))
+                                *memory.stride(), *empty, region.device, region.stream))
                 held.append(memory)
         value_rows, contents = array.array("Q"), []
         for name, stored in values.items():

@@ -8,16 +8,18 @@ from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint._sharded_tensor_utils import _flatten_sharded_tensors
 
+from . import _library
 from ._boxes import DTensor, boxes
 
 
 class Region:
-    """A box of a tensor, and the tensor in memory that has its elements."""
+    """A box of a tensor, and the tensor in memory that has its elements. device, stream: for the library, which counts
+    CUDA devices from 1; 0 is the host."""
 
-    __slots__ = ("offsets", "memory")
+    __slots__ = ("offsets", "memory", "device", "stream")
 
-    def __init__(self, offsets, memory):
-        self.offsets, self.memory = offsets, memory
+    def __init__(self, offsets, memory, device=0, stream=0):
+        self.offsets, self.memory, self.device, self.stream = offsets, memory, device, stream
 
 
 class Tensor:
@@ -109,23 +111,51 @@ def split(flat):
     return tensors, values
 
 
-def on_host(tensors, is_load=False):
-    """The tensors with memory of the host in place of a device's: a copy, or in a load room for from_host to copy from."""
-    def host(memory):
+def _is_for_library(memory):
+    """Whether the library copies from and to this device memory itself: with its plugin, for the current CUDA device."""
+    return (memory.device.type == "cuda" and torch.version.cuda is not None and _library.find_plugin() is not None
+            and memory.device.index == torch.cuda.current_device())
+
+
+def _settle(devices):
+    """Waits until copies that PyTorch has queued have ended."""
+    for device in devices:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+
+def reachable(tensors, is_load=False):
+    """The tensors with memory that the library reaches. What it does not is replaced by memory of the host: a copy, which
+    is pinned if the device is CUDA's, or in a load room for from_host to copy from."""
+    devices = set()
+
+    def region(source):
+        memory = source.memory
         if memory.device.type == "cpu":
-            return memory
-        return torch.empty(memory.shape, dtype=memory.dtype) if is_load else memory.detach().to("cpu")
-    return [Tensor(tensor.name, tensor.dtype, tensor.shape,
-                   [Region(region.offsets, host(region.memory)) for region in tensor.regions]) for tensor in tensors]
+            return source
+        if _is_for_library(memory):
+            return Region(source.offsets, memory, memory.device.index + 1, torch.cuda.current_stream(memory.device).cuda_stream)
+        is_cuda = memory.device.type == "cuda"
+        room = torch.empty(memory.shape, dtype=memory.dtype, pin_memory=is_cuda)
+        if not is_load:
+            room.copy_(memory.detach(), non_blocking=is_cuda)
+            devices.add(memory.device)
+        return Region(source.offsets, room)
+    found = [Tensor(tensor.name, tensor.dtype, tensor.shape, [region(source) for source in tensor.regions]) for tensor in tensors]
+    _settle(devices)
+    return found
 
 
 def from_host(tensors, loaded):
     """Copies what was loaded to the host's memory to the device memory of `tensors`."""
+    devices = set()
     with torch.no_grad():
         for tensor, host in zip(tensors, loaded):
             for region, copy in zip(tensor.regions, host.regions):
                 if copy.memory is not region.memory:
-                    region.memory.copy_(copy.memory)
+                    region.memory.copy_(copy.memory, non_blocking=region.memory.device.type == "cuda")
+                    devices.add(region.memory.device)
+    _settle(devices)
 
 
 def to_bytes(value):

@@ -78,7 +78,7 @@ class Writer(_Storage, StorageWriter):
                 tensor = tensors.setdefault(name, _state.Tensor(name, data.dtype, tuple(item.tensor_data.size), []))
                 tensor.regions.append(_state.Region(tuple(item.tensor_data.chunk.offsets), data.detach()))
             paths = plan.planner_data if isinstance(plan.planner_data, dict) else {}
-            return _library.State(_state.on_host(tensors.values()), values, paths)
+            return _library.State(_state.reachable(tensors.values()), values, paths)
         _library.together(describe, lambda state: handle.save(self.path, state))
         return _finished([WriteResult(index=item.index, size_in_bytes=0, storage_data=None) for item in plan.items])
 
@@ -122,7 +122,7 @@ class Reader(_Storage, StorageReader):
                 tensor = tensors.setdefault(name, _state.Tensor(name, target.dtype, tuple(size), []))
                 tensor.regions.append(_state.Region(tuple(item.storage_offsets), target))
             self.tensors = list(tensors.values())
-            self.loaded = _state.on_host(self.tensors, is_load=True)
+            self.loaded = _state.reachable(self.tensors, is_load=True)
             return _library.State(self.loaded, values, {})
         _, values = _library.together(describe, lambda state: handle.load(self.path, state))
         _state.from_host(self.tensors, self.loaded)

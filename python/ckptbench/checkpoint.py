@@ -177,7 +177,7 @@ def save(path, state, async_checkpoint=False, *, process_group=None, flatten_opt
         flat, paths = _state.flatten(_plain(state, lambda key: flatten_optimizer))
         tensors, values = _state.split(flat)
         values = {name: _state.to_bytes(value) for name, value in values.items()}
-        return _library.State(_state.on_host(tensors), values, paths)
+        return _library.State(_state.reachable(tensors), values, paths)
 
     def start(described):
         if not async_checkpoint:
@@ -215,7 +215,7 @@ def load(path, state, broadcast_checkpoint=False, *, process_group=None, strict=
         if not strict:
             flat = {name: value for name, value in flat.items() if name in stored}
         target.tensors, values = _state.split(flat)
-        target.loaded = _state.on_host(target.tensors, is_load=True)
+        target.loaded = _state.reachable(target.tensors, is_load=True)
         return _library.State(target.loaded, dict.fromkeys(values), target.paths)
     result, values = _library.together(describe, lambda described: handle.load(path, described))
     _state.from_host(target.tensors, target.loaded)

@@ -1,12 +1,16 @@
 """What the Python package says a rank holds, against PyTorch's own planner and against the elements themselves."""
 import json
+import os
+import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
-from conftest import call
+from conftest import BUILD, call
 
+LIBRARY = {"CKPTBENCH_LIBRARY": str(BUILD / "libckptbench.so")}
 LAYOUTS = ["replicated", "fsdp", "tp", "hybrid", "fsdp-tp", "strided", "runs"]
 
 
@@ -15,7 +19,7 @@ def found():
     def of(ranks, known={}):
         if ranks not in known:
             known[ranks] = None  # ranks that fail or hang do so once
-            result = call(sys.executable, Path(__file__).with_name("torch_plan_ranks.py"), ranks, timeout=280)
+            result = call(sys.executable, Path(__file__).with_name("torch_plan_ranks.py"), ranks, timeout=280, **LIBRARY)
             assert result.returncode == 0, result.stderr
             known[ranks] = json.loads(result.stdout)
         assert known[ranks], f"{ranks} ranks failed in an earlier test"
@@ -27,3 +31,38 @@ def found():
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_regions_are_those_of_pytorchs_planner_and_make_up_every_tensor(found, ranks, layout):
     assert found(ranks)[layout] == "ok"
+
+
+def test_the_library_is_told_of_cuda_tensors_their_device_and_stream_and_others_are_copied(tmp_path):
+    """Without a GPU: stand-ins for two CUDA tensors, of which one is on the current device, and a plugin that is a file."""
+    (tmp_path / "plugin.so").touch()
+    program = textwrap.dedent("""
+        import ctypes, sys, types, torch
+        sys.path.insert(0, sys.argv[1])
+        from ckptbench import _library, _state
+        class OnDevice:
+            layout, is_quantized, is_meta, dtype, shape = torch.strided, False, False, torch.float32, (4,)
+            def __init__(self, index): self.device = torch.device("cuda", index)
+            def data_ptr(self): return 4096
+            def stride(self): return (1,)
+            def detach(self): return torch.arange(4.0)
+        torch.version.cuda = "13.0"
+        torch.cuda.current_device = lambda: 1
+        torch.cuda.current_stream = lambda device: types.SimpleNamespace(cuda_stream=77)
+        waited, empty = [], torch.empty
+        torch.cuda.synchronize = waited.append
+        torch.empty = lambda shape, dtype, pin_memory: empty(shape, dtype=dtype)
+        here, there, host = OnDevice(1), OnDevice(0), torch.ones(4)
+        tensors = [_state.Tensor(f"t{number}", torch.float32, (4,), [_state.Region((0,), memory)]) for number, memory in enumerate((here, there, host))]
+        reached = _state.reachable(tensors)
+        (first,), (second,), (third,) = (tensor.regions for tensor in reached)
+        assert first.memory is here and third.memory is host and second.memory.tolist() == [0, 1, 2, 3] and waited == [there.device]
+        state = _library.State(reached, {}, {})
+        rows = state.kept[2]
+        width = len(rows) // 3
+        print([tuple(rows[start + width - 2 : start + width]) for start in range(0, len(rows), width)])
+        """)
+    result = subprocess.run([sys.executable, "-c", program, str(Path(__file__).resolve().parents[2] / "python")], capture_output=True, text=True,
+                            timeout=120, env={**os.environ, **LIBRARY, "CKPTBENCH_CUDA_PLUGIN": str(tmp_path / "plugin.so")})
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == "[(2, 77), (0, 0), (0, 0)]"

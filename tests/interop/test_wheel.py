@@ -19,7 +19,7 @@ pytestmark = pytest.mark.xdist_group("wheel")
 def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
     result = call(sys.executable, "-m", "pip", "wheel", "--no-index", "--no-deps", "--no-cache-dir", "-w", folder,
-                  "--config-settings", f"built={BUILD}", ROOT / "python", timeout=280)
+                  "--config-settings", f"built={BUILD}", ROOT, timeout=280)
     assert result.returncode == 0, result.stderr
     (made,) = folder.glob("*.whl")
     return made
