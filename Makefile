@@ -338,7 +338,7 @@ fuzz: $(FUZZERS) ## build the fuzzers
 SOURCES := $(BUILD)/ckptbench-sources.tar.gz
 dist: ## the sources as an archive beside the programs, for `ckptbench site add`
 	@mkdir -p $(BUILD)
-	@tar -czf $(SOURCES).$$$$ --exclude=__pycache__ Makefile README.md scripts share experiments cuda include $(ROOMS) && mv $(SOURCES).$$$$ $(SOURCES)
+	@tar -czf $(SOURCES).$$$$ --exclude=__pycache__ Makefile README.md scripts share experiments python cuda include $(ROOMS) && mv $(SOURCES).$$$$ $(SOURCES)
 
 # LIBRARY= leaves it out, as on sites that only run the programs.
 .PHONY: install-library
