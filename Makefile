@@ -340,6 +340,12 @@ dist: ## the sources as an archive beside the programs, for `ckptbench site add`
 	@mkdir -p $(BUILD)
 	@tar -czf $(SOURCES).$$$$ --exclude=__pycache__ Makefile README.md scripts share experiments python cuda include $(ROOMS) && mv $(SOURCES).$$$$ $(SOURCES)
 
+.PHONY: deb
+deb: ## a Debian package of the programs, the library and the Python package in build/deb
+	@DEPS=$(DEPS) scripts/deps.sh deb
+	@$(QUIETLY_BUILT)
+	@scripts/deb.sh $(BUILD) $(VERSION)
+
 # LIBRARY= leaves it out, as on sites that only run the programs.
 .PHONY: install-library
 install-library:

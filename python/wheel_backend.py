@@ -55,7 +55,8 @@ def _build(built, folder):
     if not built:
         subprocess.run(["make", "-s", f"-j{os.cpu_count()}", "-C", ROOT, f"BUILD={build}", "all"], check=True)
     files = {f"ckptbench/{path.name}": path for path in sorted((HERE / "ckptbench").glob("*.py"))}
-    files |= {f"ckptbench/share/adapters/{path.name}": path for path in sorted((ROOT / "share/adapters").glob("*.py"))}
+    files |= {f"ckptbench/{path.relative_to(ROOT)}": path for path in sorted((ROOT / "share").rglob("*"))
+              if path.is_file() and path.suffix != ".pyc"}
     for name in PROGRAMS:
         if name in OPTIONAL and not (build / name).exists():
             continue

@@ -1,8 +1,10 @@
 #!/bin/sh
 # The first thing to see: gpt2 with Adam on 4 ranks, then buffered against direct I/O as a comparison.
-# usage: scripts/demo.sh [BUILD]     DEMO_STORE=FOLDER for another place (default .): all is in its ckptbench-demo
+# usage: scripts/demo.sh [BUILD]     without it: build/, or where the installed command is
+# DEMO_STORE=FOLDER for another place (default .): all is in its ckptbench-demo
 set -eu
 build=${1:-build}
+[ -x "$build/ckptbench" ] || build=$(dirname "$(command -v ckptbench)")
 store=${DEMO_STORE:-.}/ckptbench-demo
 mkdir -p "$store"
 show() { printf '\n$ %s\n' "$(echo "$*" | sed "s|^$build/||")"; "$@"; }

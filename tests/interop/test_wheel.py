@@ -44,7 +44,8 @@ def test_the_wheel_is_for_every_python_and_this_platform(wheel):
     assert "ckptbench/bin/libckptbench.so" in names and "ckptbench/checkpoint.py" in names
     assert any(name.startswith("ckptbench/bin/libs/libcurl.so") for name in names)
     assert any(name.startswith("ckptbench/bin/libs/liburing.so") for name in names)
-    assert "ckptbench/share/adapters/torch_dcp.py" in names
+    for file in ("adapters/torch_dcp.py", "report/page.html", "watch/hooks"):
+        assert any(name.startswith(f"ckptbench/share/{file}") for name in names), file
     assert not any("/libc.so" in name or "/libmpi" in name for name in names)
 
 
