@@ -2,7 +2,8 @@
 # Makes the Python environment that the tests use (pytest, NumPy, PyTorch for the CPU) in the folder $1.
 set -eu
 folder=$1
-wanted=$(cat "$(dirname "$0")/../tests/requirements.txt")
+tests=$(dirname "$0")/../tests
+wanted=$(cat "$tests/requirements.txt" "$tests/requirements-alone.txt")
 if [ -x "$folder/bin/python" ] && [ "$wanted" = "$(cat "$folder/requirements.txt" 2>/dev/null)" ]; then
     exit 0
 fi
@@ -12,5 +13,7 @@ if [ "${DEPS:-1}" = 0 ]; then
 fi
 echo "venv: installing into $folder: $(echo "$wanted" | tr '\n' ' ')"
 "${PYTHON:-python3}" -m venv --clear "$folder"
-"$folder/bin/python" -m pip install -q -r "$(dirname "$0")/../tests/requirements.txt"
+"$folder/bin/python" -m pip install -q -r "$tests/requirements.txt"
+# Most of what these packages want (services, data sets) the tests do not use.
+"$folder/bin/python" -m pip install -q --no-deps -r "$tests/requirements-alone.txt"
 printf '%s\n' "$wanted" > "$folder/requirements.txt"

@@ -63,32 +63,63 @@ static bool begins(const char *text, const char *with)
     return strncmp(text, with, strlen(with)) == 0;
 }
 
-/* A training state contains an optimizer besides the model, or is DCP with everything under "model."; in safetensors
- * of published models that prefix may be part of the names. */
-static bool is_training_state(const struct stored_checkpoint *checkpoint)
+/* Prefixes in the states of trainings. Lightning numbers its optimizers: "optimizer_0.". */
+static bool is_of_optimizer(const char *fqn)
 {
-    size_t models = 0, tensors = 0;
-    for (size_t i = 0; i < checkpoint->tensor_count; i++) {
-        const char *fqn = checkpoint->tensors[i].fqn;
-        if (begins(fqn, "optimizer.") || begins(fqn, "optim."))
-            return true;
-        tensors += !checkpoint->tensors[i].is_bytes;
-        models += !checkpoint->tensors[i].is_bytes && begins(fqn, "model.");
+    static const char numbered[] = "optimizer_";
+    const char *number = fqn + strlen(numbered);
+    if (begins(fqn, numbered))
+        return isdigit((unsigned char)*number) && number[strspn(number, "0123456789")] == '.';
+    return begins(fqn, "optimizer.") || begins(fqn, "optim.");
+}
+
+/* What torchtitan keeps besides model and optimizer. */
+static bool is_of_loop(const char *fqn)
+{
+    return begins(fqn, "train_state.") || begins(fqn, "lr_scheduler.") || begins(fqn, "dataloader.");
+}
+
+/* The prefix of a model's tensors: "model." in our states, HF Trainer's and Lightning's with FSDP1, "state_dict." in
+ * Lightning's with FSDP2, none in torchtitan's. */
+static const char *find_model_prefix(const struct stored_checkpoint *checkpoint)
+{
+    static const char *const prefixes[] = {"model.", "state_dict."};
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
+        for (size_t k = 0; k < checkpoint->tensor_count; k++) {
+            if (!checkpoint->tensors[k].is_bytes && begins(checkpoint->tensors[k].fqn, prefixes[i]))
+                return prefixes[i];
+        }
     }
-    return models == tensors && format_ops_of(checkpoint->format)->keeps_objects;
+    return "";
+}
+
+/* A training state contains an optimizer besides the model, or is DCP with everything under the model's prefix; in
+ * safetensors of published models that prefix may be part of the names. */
+static bool is_training_state(const struct stored_checkpoint *checkpoint, const char *prefix)
+{
+    bool all = *prefix && format_ops_of(checkpoint->format)->keeps_objects;
+    for (size_t i = 0; i < checkpoint->tensor_count; i++) {
+        const struct stored_tensor *tensor = &checkpoint->tensors[i];
+        if (is_of_optimizer(tensor->fqn))
+            return true;
+        all = all && (tensor->is_bytes || begins(tensor->fqn, prefix));
+    }
+    return all;
 }
 
 int model_read_stored(struct model *self, const struct stored_checkpoint *checkpoint, bool whole,
                       const struct model_choice *choice, struct cb_err *err)
 {
-    bool stripped = !whole && is_training_state(checkpoint);
+    const char *prefix = find_model_prefix(checkpoint);
+    bool stripped = !whole && is_training_state(checkpoint, prefix);
     int code = 0;
     self->verbatim = whole;
     for (size_t i = 0; i < checkpoint->tensor_count && !code; i++) {
         const struct stored_tensor *tensor = &checkpoint->tensors[i];
-        if (tensor->is_bytes || (stripped && !begins(tensor->fqn, "model.")))
+        if (tensor->is_bytes ||
+            (stripped && (!begins(tensor->fqn, prefix) || is_of_optimizer(tensor->fqn) || is_of_loop(tensor->fqn))))
             continue;
-        const char *name = tensor->fqn + (stripped ? strlen("model.") : 0);
+        const char *name = tensor->fqn + (stripped ? strlen(prefix) : 0);
         code = model_add_chosen(self, choice, guess_role(name, tensor->dims), tensor->dtype, tensor->dims,
                                 tensor->shape, name, err);
     }
