@@ -52,6 +52,7 @@ CHANGED = {
     r"a path, (paths of|s3://)|paths of several mounts|PREFIX, null:, or": "store is one folder or several",
     r"one side for each value of a key": "compare --by nodes has a scaling model",
     r"slurm\\?\.pending|job up if it has not started": "slurm.pending is new",
+    r"torch\\?-native|native(\||  *)torch\\?-dcp|who does it: this program|engine=torch\\?-dcp runs": "engine=torch-native is new",
     r"slurm\\?\.sbcast|each node has for itself, as /tmp|run( or pool)? is led from where it is submitted": "slurm.sbcast is for warm, too",
     r"load\\?\.evict|so many bytes of other files": "load.evict is new",
     r"load\\?\.dataset|other files from the store at this rate|dataset_bytes|read beside the load|rate of these reads": "load.dataset is new",
@@ -68,7 +69,7 @@ CHANGED = {
     r"in_backoff_s|every request under way was in its backoff": "waiting for a store's retries is a state",
 }
 
-CHANGED_OPTIONS = ("s3.checksum", "s3.endpoint", "io.fanout", "store", "workload", "command", "slurm.sbcast")
+CHANGED_OPTIONS = ("s3.checksum", "s3.endpoint", "io.fanout", "store", "workload", "command", "slurm.sbcast", "engine")
 NEW_OPTIONS = ("keep.replace", "timeout.lease", "on_error", "store.prepare", "store.record", "slurm.pending", "load.evict", "load.dataset", "trace")
 
 spec = importlib.util.spec_from_file_location("make_artefacts", DATA / "make_artefacts.py")
