@@ -8,8 +8,25 @@
 #include <unistd.h>
 
 static int delayed_calls, delay_ms;
+static unsigned long long waited;
 
 void slow_calls(int calls, int milliseconds);
+unsigned long long slow_calls_waited_ns(void); /* in all calls since it was last asked */
+
+static unsigned long long now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (unsigned long long)now.tv_sec * 1000000000 + (unsigned long long)now.tv_nsec;
+}
+
+unsigned long long slow_calls_waited_ns(void)
+{
+    unsigned long long answer = waited;
+    waited = 0;
+    return answer;
+}
+
 void slow_calls(int calls, int milliseconds)
 {
     delayed_calls = calls;
@@ -25,8 +42,10 @@ static int wait_if_shard(int fd, int call)
         return 0;
     int wait_ms = delayed_calls & call ? delay_ms : 0;
     struct timespec left = {wait_ms / 1000, wait_ms % 1000 * 1000000L};
-    while (nanosleep(&left, &left) != 0)
+    unsigned long long begin_ns = now_ns();
+    while (wait_ms > 0 && nanosleep(&left, &left) != 0)
         ;
+    waited += wait_ms > 0 ? now_ns() - begin_ns : 0;
     return 1;
 }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import PROGRAM, ckptbench, environment
+from harness import BUILD, PROGRAM, ckptbench, environment
 
 TRAINING = str(Path(__file__).with_name("watched_training.py"))
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -103,9 +103,13 @@ def test_steps_alone_and_beside_a_save_are_told_apart(trained):
 
 
 def test_values_that_differ_by_rank_under_one_name_are_reported(trained):
-    warning = next(line for line in trained.report().splitlines() if line.startswith("warning"))
+    warning = next(line for line in trained.report().splitlines() if "has different values" in line)
     assert "has different values on ranks 0 and 1" in warning and "and 1 more name" in warning
     assert "seed" in warning or "counter" in warning
+
+
+def test_a_save_through_the_group_that_the_training_uses_is_reported(trained):
+    assert "async_save uses the default process group in a thread" in trained.report()
 
 
 def test_files_in_one_piece_are_told_but_are_no_iterations_beside_checkpoints(trained):
@@ -166,6 +170,19 @@ def test_a_save_that_nobody_waits_for_is_reported(tmp_path):
 
 def alone(place, *steps, **more):
     return Watched(place, sys.executable, TRAINING, place, *steps, **more)
+
+
+@pytest.mark.without_sanitizers  # Python would have to be built with one, too
+def test_saves_by_our_own_package_are_seen_with_the_librarys_times(tmp_path):
+    watched = Watched(tmp_path, *TORCHRUN, TRAINING, tmp_path, "own:a", "own:b:behind", "own_load:a", "save:c",
+                      PYTHONPATH=str(Path(__file__).parents[2] / "python"), CKPTBENCH_LIBRARY=str(BUILD / "libckptbench.so"))
+    watched.check_sums("save")
+    watched.check_sums("load")
+    moved = watched.values("save", "bytes_moved")
+    assert len(moved) == 3 and all(sum(ranks) >= 2 * 256 * 1024 * 4 for ranks in moved.values())
+    assert all(seconds > 0 for state in ("io_s", "plan_s") for seconds in watched.values("save", state)[1])
+    assert list(watched.values("save", "persist_s")) == [2]
+    assert "3 saves (1 asynchronous), 1 load" in watched.report() and "hook had failed" not in watched.report()
 
 
 def test_a_failed_save_is_no_figure_and_storage_without_hooks_is_named(tmp_path):

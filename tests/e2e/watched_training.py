@@ -63,6 +63,21 @@ class LateWriter(dcp.FileSystemWriter):
         return super().write_data(plan, planner)
 
 
+def own(name, kind="wait"):
+    """By the package of this project: the two lines that a training changes."""
+    import ckptbench.checkpoint as checkpoint
+
+    saved = checkpoint.save(f"{FOLDER}/{name}", state, async_checkpoint=kind == "behind")
+    steps(3)
+    saved.result()
+
+
+def own_load(name):
+    import ckptbench.checkpoint as checkpoint
+
+    checkpoint.load(f"{FOLDER}/{name}", state)
+
+
 def meet(name, own, other):
     """A save that lasts until the one of another process has begun, and that one, too."""
 
@@ -110,6 +125,13 @@ def delay(call, rank, milliseconds):
     """Every call of that kind on a shard's file waits on one rank (slow_calls.c)."""
     slow = ctypes.CDLL(os.environ["LD_PRELOAD"])
     slow.slow_calls((call == "write") + 2 * (call == "fsync"), int(milliseconds) if RANK == int(rank) else 0)
+
+
+def waited():
+    """How long the delayed calls of this rank have waited since the last time."""
+    slow = ctypes.CDLL(os.environ["LD_PRELOAD"])
+    slow.slow_calls_waited_ns.restype = ctypes.c_ulonglong
+    print(f"waited {RANK} {slow.slow_calls_waited_ns()}\n", end="", flush=True)
 
 
 def refuse(name):

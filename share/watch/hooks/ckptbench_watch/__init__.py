@@ -8,9 +8,9 @@ import sys
 
 from ckptbench_watch_finder import Finder
 
-from .recorder import watch
+from .recorder import SPLIT_WRITERS, watch
 
-_hooked = {"torch.distributed.checkpoint": "dcp", "safetensors.torch": "opaque"}
+_hooked = {"torch.distributed.checkpoint": "dcp", "safetensors.torch": "opaque", "ckptbench.checkpoint": "own", **dict.fromkeys(SPLIT_WRITERS, "writers")}
 
 
 def _install(name):

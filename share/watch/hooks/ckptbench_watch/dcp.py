@@ -21,7 +21,7 @@ _handed_over = {}  # id of what is staged -> the asynchronous save that it belon
 # ---- whole saves and loads ----
 
 
-def _path_of(kwargs, args=()):
+def path_of(kwargs, args=()):
     """The checkpoint's place: its id, or the path of the writer or reader that is given."""
     found = kwargs.get("checkpoint_id")
     for storage in (kwargs.get("storage_writer"), kwargs.get("storage_reader"), *args[1:2]):
@@ -35,7 +35,7 @@ def _begin(op, api):
     def before(args, kwargs):
         if current() is not None:
             return None  # part of a save or load that is recorded already
-        operation = Operation(op, api, _path_of(kwargs, args))
+        operation = Operation(op, api, path_of(kwargs, args))
         operation.is_part = getattr(_daemon, "works", False)
         return operation, set_current(operation)
 
@@ -361,15 +361,29 @@ def _hook_loader(loader):
 _daemon = threading.local()
 
 
+def _check_group(kwargs):
+    """A save in a thread speaks through the group that it is given, or the default one, while the training continues."""
+    import torch.distributed as distributed
+
+    kind = getattr(kwargs.get("async_checkpointer_type"), "name", "THREAD")
+    if kind != "THREAD" or kwargs.get("no_dist") or kwargs.get("process_group") is not None or not distributed.is_initialized():
+        return
+    backends = {part.partition(":")[2] for part in str(distributed.get_backend_config()).split(",")}
+    if len(backends) == 1 and distributed.get_world_size() > 1:  # else the training's tensors and the save's objects go by different ones
+        watch.warn("async_save uses the default process group in a thread: if the training communicates through it meanwhile, ranks can "
+                   "wait for each other for ever. Give it process_group=torch.distributed.new_group(backend='gloo')")
+
+
 def _hook_async(modules):
     saver, thread, process = modules["state_dict_saver"], modules["_async_thread_executor"], modules["_async_process_executor"]
 
     def before(args, kwargs):
         if current() is not None:
             return None
-        operation = Operation("save", "async_save", _path_of(kwargs, args), "stage")
+        operation = Operation("save", "async_save", path_of(kwargs, args), "stage")
         operation.is_asynchronous = True
         watch.open_saves.add(operation)
+        _check_group(kwargs)
         return operation, set_current(operation)
 
     def after(token, error, result):

@@ -24,7 +24,7 @@ def may_start_python(program, path):
 
 
 def without_ours(variables):
-    kept = {name: value for name, value in variables.items() if name != "CKPTBENCH_WATCH"}
+    kept = {name: value for name, value in variables.items() if not name.startswith("CKPTBENCH_WATCH")}
     ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     folders = [folder for folder in kept.get("PYTHONPATH", "").split(os.pathsep) if folder and not folder.startswith(ours)]
     kept.pop("PYTHONPATH", None)

@@ -1,0 +1,75 @@
+"""Hooks for ckptbench.checkpoint. Its library saves and loads without Python, and reports its own times and bytes."""
+import atexit
+
+from .dcp import path_of
+from .recorder import Operation, current, set_current, watch
+from .wrap import around
+
+STATES = {"plan": "plan_s", "io": "transfer_s", "wait": "wait_s"}
+_pending = {}  # id of a Save -> it, and its operation
+
+
+def _take(operation, times):
+    """The library's times are part of the operation's; the rest, as describing the state, stays in other."""
+    operation.advance()
+    for state, name in STATES.items():
+        operation.shift("other", state, int(times[name] * 1e9))
+    operation.bytes_needed, operation.bytes_moved = times["bytes"], times["moved_bytes"]
+    operation.is_synced = times["durable_s"] > 0
+    operation.requests = operation.files = None
+    operation.own_ns = max(int((times["total_s"] - times["wait_s"]) * 1e9), 1)
+
+
+def _end(operation, times, failed):
+    if times:
+        _take(operation, times)
+    watch.open_saves.discard(operation)
+    operation.end(failed)
+
+
+def _begin(op):
+    def before(args, kwargs):
+        if current() is not None:
+            return None
+        operation = Operation(op, f"ckptbench.checkpoint.{op}", path_of({"checkpoint_id": args[0] if args else kwargs["path"]}))
+        return operation, set_current(operation)
+
+    return before
+
+
+def _after_save(token, error, result):
+    operation, outer = token
+    set_current(outer)
+    if error is not None or result._pending is None:
+        _end(operation, result and result.times, error is not None)
+        return
+    operation.is_asynchronous = True
+    operation.release()
+    watch.open_saves.add(operation)
+    _pending[id(result)] = result, operation
+
+
+def _after_load(token, error, result):
+    operation, outer = token
+    set_current(outer)
+    _end(operation, result, error is not None)
+
+
+def _after_poll(save, error, has_ended):
+    """Whoever asks for the result of an asynchronous save: the training, its next save, or the end of the program."""
+    if has_ended and id(save) in _pending:
+        _, operation = _pending.pop(id(save))
+        operation.adopt()
+        _end(operation, save._result, save._failure is not None)
+
+
+def _settle():
+    for save, _ in list(_pending.values()):
+        save._poll(-1.0)
+
+
+def install(module):
+    around(module, "save", _begin("save"), _after_save)
+    around(module, "load", _begin("load"), _after_load)
+    around(module.Save, "_poll", lambda args, kwargs: args[0], _after_poll)
+    atexit.register(_settle)
