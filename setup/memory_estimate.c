@@ -56,7 +56,7 @@ uint64_t estimate_dataset_block_bytes(const struct experiment *experiment)
 uint64_t estimate_dataset_file_bytes(const struct experiment *experiment)
 {
     uint64_t rate = experiment_u64(experiment, OPT_LOAD_DATASET), block = estimate_dataset_block_bytes(experiment);
-    return rate == 0 ? 0 : (rate * DATASET_SECONDS + block - 1) / block * block;
+    return block == 0 ? 0 : (rate * DATASET_SECONDS + block - 1) / block * block;
 }
 
 uint64_t estimate_dataset_memory_bytes(const struct experiment *experiment)

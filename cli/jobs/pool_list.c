@@ -70,7 +70,7 @@ static int sum_saved(struct pool_entry *entry, struct cb_err *err)
     int rc = home_folder(&home, err);
     if (rc == 0)
         rc = pool_runs(entry, &runs, &entry->runs, err);
-    for (size_t i = 0; rc == 0 && i < entry->runs; i++) {
+    for (size_t i = 0; rc == 0 && runs && i < entry->runs; i++) {
         struct job_record record;
         if (snprintf(path, sizeof path, "%s/runs/%s", home.data, runs[i]) >= (int)sizeof path ||
             job_record_read(path, &record, NULL) != 0)

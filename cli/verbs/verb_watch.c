@@ -40,7 +40,7 @@ static int write_report(struct cli *cli, const struct run_info *info, struct cb_
  * line of the program in the history; other arguments are not recorded. */
 static const char *program_of(const char *const *command)
 {
-    const char *found = command[0];
+    const char *found = command[0] ? command[0] : "";
     for (size_t i = 0; command[i]; i++) {
         const char *ending = strrchr(command[i], '.');
         if (command[i][0] != '-' && !strchr(command[i], '=') && ending &&

@@ -1,4 +1,5 @@
 """A run on several nodes, with our worker in the place of the real one, and what must not be left of it."""
+import contextlib
 import json
 import os
 import shutil
@@ -81,6 +82,7 @@ class Run:
 
     def end(self):
         for pid in self.processes():
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has ended by itself meanwhile
+                os.kill(pid, signal.SIGKILL)
         for path in SHM.glob(f"ckptbench-{self.run.name}-*"):
             shutil.rmtree(path, ignore_errors=True)
