@@ -14,10 +14,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-TRAINING = ("workload=train", "model=gpt2-tiny", "ranks=1", "train.batch_size=8", "train.seq_length=64", "train.lr=0.001", "train.schedule=constant",
+TRAINING = ("workload=train", "model=gpt2-tiny", "train.batch_size=8", "train.seq_length=64", "train.lr=0.001", "train.schedule=constant",
             "warmup=0")
 LOSS_TOLERANCE = 1e-4  # relative, after twenty steps: sums are made in another order
-BF16_TOLERANCE = 1e-3  # and a weight may be rounded the other way
+BF16_TOLERANCE = 5e-3  # a GPU also rounds what it multiplies with weights
 MODEL = ("model=gpt2", "baseline=false", "verify=full", "iterations=2", "warmup=0")
 ROWS = ("gpu_copy_bytes_per_s", "gpu_triad_bytes_per_s", "gpu_to_device_bytes_per_s", "gpu_to_host_bytes_per_s", "gpu_to_device_pageable_bytes_per_s",
         "gpu_to_host_pageable_bytes_per_s", "gpu_gemm_fp32_flops", "gpu_gemm_tf32_flops", "gpu_gemm_bf16_flops", "gpu_launch_s")
@@ -91,12 +91,12 @@ def near(ours, theirs, tolerance):
 def prove_training(proof):
     for name, words in (("in fp32", ()), ("with dropout", ("train.dropout=0.1",)), ("with SGD", ("train.optimizer=sgd",)), ("in bf16", ("dtype=bf16",))):
         what = f"a training on the GPU {name} has the losses of one on the CPU"
-        gpu, cpu = (losses_of(proof, what, "store=null:", "train.steps=20", f"device={device}", *words) for device in ("cuda", "cpu"))
+        gpu, cpu = (losses_of(proof, what, "store=null:", "ranks=1", "train.steps=20", f"device={device}", *words) for device in ("cuda", "cpu"))
         if gpu and cpu:
             proof.claim(what, near(gpu, cpu, BF16_TOLERANCE if "bf16" in name else LOSS_TOLERANCE), f"{gpu} {cpu}")
     for name, words in (("", ()), (" behind its steps", ("save.async=true",))):
         what = f"a training on the GPU that is resumed from what it saved{name} goes on with the same losses"
-        parts = [losses_of(proof, what, f"store={proof.folder}/{folder}", "device=cuda", "train.checkpoint_every=4", "suffix=a", "train.resume=latest",
+        parts = [losses_of(proof, what, f"store={proof.folder}/{folder}", "ranks=1", "device=cuda", "train.checkpoint_every=4", "suffix=a", "train.resume=latest",
                            f"train.steps={steps}", *words) for folder, steps in (("straight", 8), ("resumed", 4), ("resumed", 8))]
         if all(parts):
             proof.claim(what, {**parts[1], **parts[2]} == parts[0] and len(parts[2]) == 4, f"{parts}")
@@ -117,6 +117,11 @@ def prove_several(proof, count):
     devices = lambda metrics, facts: facts.get("load.path") == "from device to device"
     for words in (("load.exchange=broadcast",), ("load.exchange=split",), (f"load.tp={count}", "load.exchange=split"), ("load.exchange=split", "load.shift=1")):
         proof.run_and_claim(f"a load goes from GPU to GPU: {' '.join(words)}", devices, *MODEL, ranks, "device=cuda", *words)
+    for name, words in (("with DDP", ("train.data_parallel=ddp",)), ("with FSDP", ()), ("with FSDP and CPU offload", ("train.cpu_offload=true",))):
+        what = f"a training on {count} GPUs {name} has the losses of {count} ranks on the CPU"
+        gpu, cpu = (losses_of(proof, what, "store=null:", ranks, "train.steps=20", f"device={device}", *words) for device in ("cuda", "cpu"))
+        if gpu and cpu:
+            proof.claim(what, near(gpu, cpu, LOSS_TOLERANCE), f"{gpu} {cpu}")
     proof.run_and_claim("the suite measures NCCL between all GPUs", lambda metrics, facts: all(row in metrics for row in BETWEEN), "workload=suite",
                         "suite.only=gpu", ranks, "iterations=2", "warmup=0")
 
