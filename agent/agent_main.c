@@ -122,6 +122,7 @@ static int join(const char *folder, const char *tasks, const char *const *comman
     struct cb_err err;
     uint64_t expected = 0;
     int status = -1, rc = units_parse_u64(tasks, &expected, &err);
+    expected = expected < UINT32_MAX ? expected : UINT32_MAX;
     if (!rc)
         rc = watch_join(folder, (uint32_t)expected, command, &status, &err);
     if (rc)
@@ -136,7 +137,7 @@ static int seal_tasks(const char *folder)
 {
     struct cb_err err;
     bool sealed = false;
-    int rc = watch_join_seal(folder, &sealed, &err);
+    int rc = watch_join_seal(folder, true, &sealed, &err);
     if (rc)
         log_error("%s", err.message);
     return rc ? cb_exit_code_at_home(rc) : sealed ? CB_EXIT_PASS : CB_EXIT_INCONCLUSIVE;

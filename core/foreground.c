@@ -28,8 +28,8 @@ static uint64_t now_in_handler(void)
 }
 
 /* Whether the command must get a signal of ours. What our parent passes on right after we got the same signal from
- * somebody else was sent to the whole group, of which the command is a member. */
-static bool is_to_be_passed_on(int number, const siginfo_t *info)
+ * somebody else was sent to the whole group, of which the command is a member: *is_copy. */
+static bool is_to_be_passed_on(int number, const siginfo_t *info, bool *is_copy)
 {
     if (info->si_code == SI_KERNEL)
         return false;
@@ -39,6 +39,7 @@ static bool is_to_be_passed_on(int number, const siginfo_t *info)
     }
     bool is_of_group = only_sender && own_ns[number] && now_in_handler() - own_ns[number] < GROUP_NS;
     own_ns[number] = 0;
+    *is_copy = is_of_group;
     return !is_of_group;
 }
 
@@ -46,9 +47,9 @@ static void pass_on(int number, siginfo_t *info, void *context)
 {
     int before = errno;
     (void)context;
-    if (number == SIGINT || number == SIGTERM || number == SIGHUP)
+    bool is_copy = false, passes = is_to_be_passed_on(number, info, &is_copy);
+    if (!is_copy && (number == SIGINT || number == SIGTERM || number == SIGHUP))
         asked_to_end = asked_to_end + 1;
-    bool passes = is_to_be_passed_on(number, info);
     if (command_pid > 0 && passes)
         kill((pid_t)command_pid, number);
     errno = before;

@@ -331,7 +331,10 @@ static void fill_times(const struct attempt *attempt, double values[METRIC_COUNT
         values[METRIC_LAUNCH_S] = seconds_between(attempt->started_ns, ready_ns);
         values[METRIC_SETUP_S] = seconds_between(ready_ns, first_ns);
     }
-    values[METRIC_RUN_S] = seconds_between(attempt->started_ns, clock_monotonic_ns());
+    values[METRIC_RUN_S] =
+        attempt->started_wall_ns && attempt->ended_wall_ns /* sealed after the end, by another process */
+            ? seconds_between(attempt->started_wall_ns, attempt->ended_wall_ns)
+            : seconds_between(attempt->started_ns, clock_monotonic_ns());
 }
 
 /* Goodput at the best interval, from the stall and the duration of a save and the time of a load. */
@@ -396,7 +399,11 @@ int seal_write(struct attempt *attempt, struct cb_err *err)
         .attempt = attempt->number, .started_wall_ns = attempt->started_wall_ns, .sealed_by = "agent"};
     const struct progress progress = {
         .state = "sealing", .iterations = (uint32_t)attempt->iterations, .slowest_rank = -1};
+    struct manifest before;
     struct cb_err own;
+    if (manifest_read(attempt->path.data, &before, NULL) !=
+        CB_ERR_NOT_FOUND) /* its seal covers the records that are there */
+        return cb_fail(err, CB_ERR_EXISTS, "attempt %u of run %s is sealed already", attempt->number, attempt->run);
     (void)!progress_write(attempt->path.data, &progress, NULL); /* only informative, and the manifest follows */
     if (attempt->pages.count > 0 && write_records(attempt, &manifest, &own) != 0) {
         manifest.ranks = manifest.samples = 0;

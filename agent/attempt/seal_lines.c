@@ -4,11 +4,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "agent/attempt/seal.h"
 #include "agent/attempt/watch_join.h"
 #include "agent/attempt/watch_lines.h"
+#include "core/clock.h"
 #include "core/path.h"
 
 /* The attempt's path and the folder of its lines. *is_open: it has lines, and no seal. */
@@ -26,10 +28,24 @@ static int find_attempt(struct attempt *attempt, char lines[PATH_MAX], bool *is_
     return rc;
 }
 
+/* Tasks know when they began. Where no line has a time, the attempt lasted until the folder was last written to. */
+static void set_times(struct attempt *attempt, const char *lines, const struct watch_summary *summary)
+{
+    struct stat about;
+    if (summary->started_wall_ns)
+        attempt->started_wall_ns = summary->started_wall_ns;
+    if (attempt->started_wall_ns || stat(lines, &about) != 0)
+        return;
+    attempt->started_wall_ns = (uint64_t)about.st_mtim.tv_sec * NS_PER_S + (uint64_t)about.st_mtim.tv_nsec;
+    attempt->ended_wall_ns = attempt->started_wall_ns;
+}
+
 static int seal_attempt(struct attempt *attempt, const char *lines, bool is_silent, struct cb_err *err)
 {
     struct watch_summary summary;
     int rc = watch_lines_read(attempt, lines, &summary, err);
+    if (!rc)
+        set_times(attempt, lines, &summary);
     if (rc || (!summary.all_reported && !is_silent)) {
         pages_release(&attempt->pages);
         return rc;
@@ -55,7 +71,7 @@ static int seal_each(struct attempt *common, uint32_t last, bool is_silent, stru
         buf_init(&attempt.path, PATH_MAX);
         rc = find_attempt(&attempt, lines, &is_open, err);
         if (!rc && is_open && number == last) /* tasks of `watch --join` may have ended without sealing it */
-            rc = watch_join_seal(common->run_folder, &is_sealed, err);
+            rc = watch_join_seal(common->run_folder, false, &is_sealed, err);
         if (!rc && is_open && !is_sealed) /* a later attempt began when the processes of this one had ended */
             rc = seal_attempt(&attempt, lines, is_silent || number < last, err);
         buf_release(&attempt.path);

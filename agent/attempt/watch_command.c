@@ -20,6 +20,7 @@
 #include "core/share_file.h"
 
 #define LOOK_EVERY_NS (100 * NS_PER_MS)
+#define REQUEST_NS NS_PER_S
 #define LEAVE_GRACE_NS (15 * NS_PER_S) /* from SIGTERM to SIGKILL for the shell command and its processes */
 
 int watch_folder_path(const char *attempt_path, char folder[PATH_MAX], struct cb_err *err)
@@ -78,6 +79,15 @@ static void check_end(struct attempt *attempt, uint64_t limit_ns)
         attempt_decide(attempt, OUTCOME_TIMEOUT, CB_ERR_TIMEOUT, "the command took longer than timeout.run=%s", limit);
 }
 
+/* Slurm signals the processes of a job one after the other: the command may have ended before our signal comes. */
+static void await_request(struct attempt *attempt, uint64_t limit_ns)
+{
+    uint64_t end_ns = clock_monotonic_ns() + REQUEST_NS;
+    while (attempt->nodes.slurm && *attempt->signals == 0 && clock_monotonic_ns() < end_ns)
+        clock_sleep_ns(LOOK_EVERY_NS / 10);
+    check_end(attempt, limit_ns);
+}
+
 /* The shell command of command= and all its processes end with the run. */
 static int run_shell(struct attempt *attempt, const char *const *variables, uint64_t limit_ns, struct cb_err *err)
 {
@@ -100,6 +110,8 @@ static int run_shell(struct attempt *attempt, const char *const *variables, uint
             break;
         }
     }
+    if (!rc && command.exited && command.status != 0)
+        await_request(attempt, limit_ns);
     attempt->command_status = command.exited ? command.status : -1;
     return rc;
 }

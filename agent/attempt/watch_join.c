@@ -150,6 +150,8 @@ static int write_end(struct task *self, const char *name, int status, struct cb_
     json_member_text(&json, "op", "task_end");
     json_member_text(&json, "failure", how);
     json_member_bool(&json, "asked", foreground_requests() > 0);
+    json_member_bool(&json, "late", foreground_passed_limit());
+    json_member_u64(&json, "end_ns", clock_wall_ns());
     int rc = write_line(self, &json, err);
     buf_release(&line);
     return rc;
@@ -205,7 +207,11 @@ int watch_join(const char *run_folder, uint32_t tasks, const char *const *comman
 
 static void decide(struct attempt *attempt, const struct watch_summary *summary)
 {
-    if (!*summary->failure)
+    if (summary->was_late)
+        attempt_decide(attempt, OUTCOME_TIMEOUT, CB_ERR_TIMEOUT, "the command took longer than timeout.run=%s%s%s",
+                       experiment_text(attempt->experiment, OPT_TIMEOUT_RUN), *summary->failure ? ": " : "",
+                       summary->failure);
+    else if (!*summary->failure)
         attempt_decide(attempt, OUTCOME_PASS, 0, "%s", "");
     else
         attempt_decide(attempt, summary->was_asked ? OUTCOME_CANCELLED : OUTCOME_BENCHMARK_FAILED, CB_ERR_SYSTEM, "%s",
@@ -223,13 +229,13 @@ static void release(struct attempt *attempt)
 static int open_for_lines(struct attempt *self, const char *run_folder, char absolute[PATH_MAX], char folder[PATH_MAX],
                           struct cb_err *err)
 {
-    *self = (struct attempt){.started_ns = clock_monotonic_ns(), .pages = {.lock_fd = -1}, .nodes = {.own = -1}};
+    *self = (struct attempt){.pages = {.lock_fd = -1}, .nodes = {.own = -1}};
     buf_init(&self->path, PATH_MAX);
     int rc = attempt_open(self, run_folder, absolute, false, err);
     return rc ? rc : watch_folder_path(self->path.data, folder, err);
 }
 
-int watch_join_seal(const char *run_folder, bool *sealed, struct cb_err *err)
+int watch_join_seal(const char *run_folder, bool measures_limit, bool *sealed, struct cb_err *err)
 {
     char absolute[PATH_MAX], folder[PATH_MAX];
     struct watch_summary summary = {0};
@@ -248,13 +254,11 @@ int watch_join_seal(const char *run_folder, bool *sealed, struct cb_err *err)
     if (rc)
         attempt_decide(&attempt, OUTCOME_INFRASTRUCTURE, rc, "%s", err->message);
     else {
-        uint64_t now_ns = clock_wall_ns();
-        attempt.ended_wall_ns = 0;
-        attempt.started_wall_ns = summary.started_wall_ns < now_ns ? summary.started_wall_ns : now_ns;
-        attempt.started_ns -=
-            now_ns - attempt.started_wall_ns < attempt.started_ns ? now_ns - attempt.started_wall_ns : 0;
+        attempt.started_wall_ns = summary.started_wall_ns;
+        attempt.ended_wall_ns = summary.ended_wall_ns;
         status_page_add_fact(attempt.pages.page[0], "watch.command", summary.command);
-        if (experiment_bool(attempt.experiment, OPT_BASELINE) && !summary.was_asked)
+        if (measures_limit && experiment_bool(attempt.experiment, OPT_BASELINE) && !summary.was_asked &&
+            !summary.was_late)
             watch_limit_measure(&attempt, &summary);
         decide(&attempt, &summary);
     }

@@ -18,9 +18,10 @@
 int watch_join(const char *run_folder, uint32_t tasks, const char *const *command, int *status,
                struct cb_err *err) CB_MUST_CHECK;
 
-/* Seals the last attempt if all of its tasks have ended and nobody has sealed it; *sealed says whether this call did. The
- * caller holds the lock of the run's folder alone. */
-int watch_join_seal(const char *run_folder, bool *sealed, struct cb_err *err) CB_MUST_CHECK;
+/* Seals the last attempt if all of its tasks have ended and nobody has sealed it; *sealed says whether this call did.
+ * `measures_limit`: this machine is the command's, which has just ended, so the device's limit is measured. The caller
+ * holds the lock of the run's folder alone. */
+int watch_join_seal(const char *run_folder, bool measures_limit, bool *sealed, struct cb_err *err) CB_MUST_CHECK;
 
 /* Writes the records of the last attempt from the lines that processes left, for whoever seals it in place of an agent
  * that died. CB_ERR_NOT_FOUND if there are no lines, CB_ERR_EXISTS if there are records. */

@@ -139,9 +139,13 @@ static bool read_task(struct watch_summary *summary, const struct json_value *li
     if (strcmp(op, "task_end") != 0)
         return false;
     summary->ended++;
+    uint64_t end_ns = 0;
     summary->was_asked = summary->was_asked || is_true(line, "asked");
-    if (!*summary->failure)
-        (void)!json_copy_text(line, "failure", summary->failure, sizeof summary->failure, NULL);
+    summary->was_late = summary->was_late || is_true(line, "late");
+    if (json_as_u64(json_get(line, "end_ns"), &end_ns) && end_ns > summary->ended_wall_ns)
+        summary->ended_wall_ns = end_ns;
+    if (!*summary->failure && json_copy_text(line, "failure", summary->failure, sizeof summary->failure, NULL))
+        snprintf(summary->failure, sizeof summary->failure, "a command failed");
     return true;
 }
 

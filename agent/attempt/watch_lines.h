@@ -13,9 +13,11 @@ struct watch_summary {
     /* Tasks of `ckptbench watch --join`. */
     uint32_t tasks, ended, expected; /* expected: how many there will be; 0 if no task knew it */
     uint64_t started_wall_ns;        /* when the first task began */
+    uint64_t ended_wall_ns;          /* when the last one ended */
     char command[64];                /* its command's name */
     char failure[256];               /* how the first command that failed ended; "" if none did */
     bool was_asked;                  /* a command ended after a request to end */
+    bool was_late;                   /* a command was ended at timeout.run */
     /* Checkpoints. */
     char place[512];         /* the folder of the last save; "" if there was none */
     double bytes;            /* that all ranks wrote in the last save */

@@ -1,4 +1,5 @@
 /* ckptbench watch: runs a command of the user's and records its checkpoints as a run. */
+#include <ctype.h>
 #include <limits.h>
 #include <string.h>
 #include <unistd.h>
@@ -36,6 +37,15 @@ static int write_report(struct cli *cli, const struct run_info *info, struct cb_
     return rc ? rc : cli_flush_to(cli, STDERR_FILENO, err);
 }
 
+/* Whether a word is a path or a module and nothing else: a shell text, or NAME=value, may have secrets in it. */
+static bool is_plain(const char *word)
+{
+    for (const char *at = word; *at; at++)
+        if (!isalnum((unsigned char)*at) && !strchr("._-+/", *at))
+            return false;
+    return true;
+}
+
 /* "train.py" of `torchrun --nproc-per-node 8 train.py`: the script, else the module after -m, else the program. Names the
  * line of the program in the history; other arguments are not recorded. */
 static const char *program_of(const char *const *command)
@@ -43,12 +53,13 @@ static const char *program_of(const char *const *command)
     const char *found = command[0] ? command[0] : "";
     for (size_t i = 0; command[i]; i++) {
         const char *ending = strrchr(command[i], '.');
-        if (command[i][0] != '-' && !strchr(command[i], '=') && ending &&
+        if (command[i][0] != '-' && is_plain(command[i]) && ending &&
             (strcmp(ending, ".py") == 0 || strcmp(ending, ".sh") == 0)) {
             found = command[i];
             break;
         }
-        if (i > 0 && strcmp(command[i], "-m") == 0 && command[i + 1] && strncmp(command[i + 1], "torch.", 6) != 0) {
+        if (i > 0 && strcmp(command[i], "-m") == 0 && command[i + 1] && is_plain(command[i + 1]) &&
+            strncmp(command[i + 1], "torch.", 6) != 0) {
             found = command[i + 1];
             break;
         }
@@ -132,6 +143,8 @@ static int run_task(struct cli *cli, const struct run_plan *plan, const struct w
     if (rc)
         return run_unwatched(cli, code, err);
     rc = watch_tasks_run(folder, task->count, cli->words, code, err);
+    if (rc && *code < 0)
+        return run_unwatched(cli, code, err);
     if (rc == 0)
         rc = history_open(NULL, &history, err);
     if (rc == 0)
