@@ -57,9 +57,10 @@ struct operands {
 
 static struct operands operands_of(const struct device_product *product)
 {
+    if (!product->rounded)
+        return (struct operands){product->in, product->weight};
     struct device_product_rounded rounded = device_product_rounded(product);
-    return product->rounded ? (struct operands){rounded.in, rounded.weight}
-                            : (struct operands){product->in, product->weight};
+    return (struct operands){rounded.in, rounded.weight};
 }
 
 static struct shape shape_of(const struct device_product *product)

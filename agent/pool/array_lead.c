@@ -78,11 +78,14 @@ static void start_agent(struct array *self, size_t index, const char *nodes, con
         log_error("task %zu of job %s: %s", index, self->job, err.message);
 }
 
-/* A task's script waits to hear how its run has ended. */
-static void end_task(const struct task *task, struct buf *answer)
+/* A task's script waits to hear how its run has ended. The last task of an array has the array's own number, which would
+ * mean all of its tasks; with the index it means one. */
+static void end_task(const struct array *self, const struct task *task, struct buf *answer)
 {
+    char name[64];
     const char *signal = task->passed ? "--signal=USR2" : "--signal=HUP";
-    (void)!ask((const char *const[]){"scancel", "-Q", "--batch", signal, task->job, NULL}, answer);
+    snprintf(name, sizeof name, "%s_%zu", self->job, (size_t)(task - self->tasks));
+    (void)!ask((const char *const[]){"scancel", "-Q", "--batch", signal, name, NULL}, answer);
 }
 
 /* Takes Slurm's lines: "K|STATE|NUMBER|NODES|LIST". Returns how many tasks are waiting or running. */
@@ -104,6 +107,11 @@ static size_t take_lines(struct array *self, const char *text)
         alive += waits || task->runs;
         if (task->started || !task->runs || !*nodes)
             continue;
+        if (strlen(nodes) == sizeof nodes - 1) { /* cut: its script gives the nodes back */
+            log_error("task %zu of job %s: its list of nodes is too long", index, self->job);
+            task->started = task->ended = true;
+            continue;
+        }
         snprintf(task->job, sizeof task->job, "%s", job);
         start_agent(self, index, nodes, count);
     }
@@ -119,7 +127,7 @@ static void follow_task(struct array *self, struct task *task, bool answered, st
         self->running--;
     }
     if (ends || (task->ended && answered && task->runs)) /* again if Slurm did not hear it */
-        end_task(task, answer);
+        end_task(self, task, answer);
     else if (!task->ended && answered && !task->runs && !task->told)
         task->told = kill(task->agent.pid, SIGTERM) == 0;
 }

@@ -23,9 +23,9 @@
 
 struct watch_task watch_task_find(void)
 {
-    static const char *const names[][2] = {{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
-                                           {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-                                           {"PMI_RANK", "PMI_SIZE"}};
+    static const char *const names[][2] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                                           {"PMI_RANK", "PMI_SIZE"},
+                                           {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}}; /* mpirun may run in a step */
     struct watch_task task = {0};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const char *number = getenv(names[i][0]), *count = getenv(names[i][1]);

@@ -237,7 +237,7 @@ static void add_holder(const struct job_script *self, struct buf *out)
                          "n=0\n"
                          "set --\n"
                          "until [ -d \"$1\" ]; do\n"
-                         "    [ \"$n\" -lt 120 ] || exit 1\n"
+                         "    [ \"$n\" -lt 300 ] || exit 1\n"
                          "    n=$((n + 1))\n"
                          "    sleep 1\n"
                          "    set -- ");
@@ -246,13 +246,14 @@ static void add_holder(const struct job_script *self, struct buf *out)
                          "done\n"
                          "while [ -d \"$1\" ]; do sleep 1; done\n"
                          "n=0\n"
-                         "while [ \"$n\" -lt 60 ]; do n=$((n + 1)); sleep 1; done\n"
+                         "while [ \"$n\" -lt 600 ]; do n=$((n + 1)); sleep 1; done\n"
                          "exit 1\n");
 }
 
 static void add_array(const struct job_script *self, const char *lines, struct buf *out)
 {
-    buf_printf(out, "id=$(sbatch --parsable <<'TASK'\n#!/bin/sh\n%s", lines);
+    /* as salloc: a task must not begin to wait for its run while other nodes boot */
+    buf_printf(out, "id=$(sbatch --parsable <<'TASK'\n#!/bin/sh\n%s#SBATCH --wait-all-nodes=1\n", lines);
     add_holder(self, out);
     buf_append_text(out, "TASK\n) || exit 1\nid=${id%%;*}\necho \"sbatch: job allocation $id\"\nexec ");
     buf_append_quoted(out, self->agent);

@@ -22,6 +22,7 @@ WORKER = """#!/bin/sh
 echo "NVIDIA Test GPU 0000:01:00.0"
 """
 PASSES = """#!/bin/sh
+printf '[  SKIPPED ] 1 test(s), listed below:\\n'
 printf '[ RUN      ] test_copies_arrive\\n[       OK ] test_copies_arrive\\n[ RUN      ] test_sums_are_right\\n[       OK ] test_sums_are_right\\n'
 """
 CRASHES = """#!/bin/sh

@@ -17,7 +17,7 @@ from pathlib import Path
 TRAINING = ("workload=train", "model=gpt2-tiny", "train.batch_size=8", "train.seq_length=64", "train.lr=0.001", "train.schedule=constant",
             "warmup=0")
 LOSS_TOLERANCE = 1e-4  # relative, after twenty steps: sums are made in another order
-BF16_TOLERANCE = 5e-3  # a GPU also rounds what it multiplies with weights
+BF16_TOLERANCE = 1e-2  # a GPU also rounds what it multiplies with weights
 MODEL = ("model=gpt2", "baseline=false", "verify=full", "iterations=2", "warmup=0")
 ROWS = ("gpu_copy_bytes_per_s", "gpu_triad_bytes_per_s", "gpu_to_device_bytes_per_s", "gpu_to_host_bytes_per_s", "gpu_to_device_pageable_bytes_per_s",
         "gpu_to_host_pageable_bytes_per_s", "gpu_gemm_fp32_flops", "gpu_gemm_tf32_flops", "gpu_gemm_bf16_flops", "gpu_launch_s")
@@ -68,10 +68,13 @@ def prove_checkpoints(proof):
     proof.run_and_claim("the same in rounds through 64 MiB of staging memory", right, *MODEL, "ranks=1", "device=cuda", "save.async=true",
                         "save.staging_bytes=64MiB", "io.block=4MiB")
     host = lambda metrics, facts: facts.get("load.path", "").startswith("through memory of this machine")
+    visible = proof.environment.get("CUDA_VISIBLE_DEVICES")
     proof.environment["CUDA_VISIBLE_DEVICES"] = proof.first
     proof.run_and_claim("two ranks with one GPU exchange a load through this machine's memory", host, *MODEL, "ranks=2", "device=cuda",
                         "load.exchange=split")
-    del proof.environment["CUDA_VISIBLE_DEVICES"]
+    proof.environment.pop("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        proof.environment["CUDA_VISIBLE_DEVICES"] = visible
 
 
 def losses_of(proof, what, *words):

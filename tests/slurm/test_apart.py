@@ -420,6 +420,18 @@ def test_members_of_an_array_end_alone(shared):
 
 
 @IN_TURN
+def test_the_last_member_of_an_array_that_ends_first_leaves_the_others_alone(shared):
+    given = ("model=gpt2-tiny", "baseline=false", "warmup=0", "nodes=1", "ranks_per_node=1", f"slurm.sbcast={shared.local}")
+    shared.login("submit", "--id", "beside", "--array", *given, "repeat=2", "iterations=60", "ops=save", "verify=none",
+                 f"store=fault:delay=200ms:{shared.folder}/shared/beside")
+    shared.until_it_saves("beside.02")
+    os.kill(shared.process("ckptbench-agent", "run", "/runs/beside.01/array/1"), signal.SIGKILL)
+    assert shared.until_ended("beside.02")["outcome"] == "infrastructure"
+    assert shared.until_ended("beside.01")["outcome"] == "pass"
+    shared.until_nothing_is_left()
+
+
+@IN_TURN
 def test_an_array_whose_leader_is_killed_gives_its_nodes_back(shared):
     shared.start("lone", *SLOW, "--array", "repeat=3", store="shared/lone")
     shared.until_it_saves("lone.01")
