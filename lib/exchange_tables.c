@@ -233,10 +233,12 @@ static int gather(struct exchange *self, const struct description_factors *facto
     return rc ? rc : share_contents(self, err);
 }
 
-/* This rank's state is enough. */
+/* This rank's state is enough: the others stay without a table, each its own owner, for nothing is known of them. */
 static int take_own(struct exchange *self, const struct description_factors *factors, struct cb_err *err)
 {
     uint32_t rank = comm_rank(self->comm);
+    for (uint32_t i = 0; i < comm_size(self->comm); i++)
+        self->others[i].owner = i;
     self->others[rank] =
         (struct other){.parcel = {.values = self->state->value_count, .content_bytes = self->content.len},
                        .owner = rank,
