@@ -3,8 +3,13 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <math.h>
 
 #include "core/buf.h"
+#include "core/clock.h"
+#include "core/json.h"
+#include "lib/packing.h"
+#include "run/metrics.h"
 
 #define TEXT_MOST (1 << 20)
 
@@ -292,6 +297,79 @@ static void secrets_are_not_recorded(void **unused)
     clear();
 }
 
+/* --- copies at the end of a load --- */
+
+#define COPY_NS (100 * NS_PER_MS)
+
+static bool copies_slowly, copies_badly;
+
+int __real_packing_unpack(const struct packing *self, const struct ckptbench_state *state, const struct joined *joined,
+                          const struct gpu *gpu, uint64_t deadline_ns, struct cb_err *err);
+int __wrap_packing_unpack(const struct packing *self, const struct ckptbench_state *state, const struct joined *joined,
+                          const struct gpu *gpu, uint64_t deadline_ns, struct cb_err *err);
+int __wrap_packing_unpack(const struct packing *self, const struct ckptbench_state *state, const struct joined *joined,
+                          const struct gpu *gpu, uint64_t deadline_ns, struct cb_err *err)
+{
+    if (copies_slowly)
+        clock_sleep_ns(COPY_NS);
+    return copies_badly ? cb_fail(err, CB_ERR_SYSTEM, "the copy failed")
+                        : __real_packing_unpack(self, state, joined, gpu, deadline_ns, err);
+}
+
+static double seconds_of(const struct json_value *line, enum metric_id metric)
+{
+    double value = 0;
+    (void)json_as_double(json_get(line, metric_row(metric)->name), &value);
+    return value;
+}
+
+/* A load whose copies are slow, and one whose copies fail. */
+static void copies_are_a_part_of_the_load_that_is_recorded(void **unused)
+{
+    const char *const words[] = {"record=copies"};
+    struct ckptbench_open_options options = {
+        .struct_bytes = sizeof options, .rank_count = 1, .words = words, .word_count = 1};
+    struct ckptbench_result result = {.struct_bytes = sizeof result};
+    struct described_state state;
+    struct json_value *line = NULL;
+    ckptbench *handle = NULL;
+    char path[256];
+    float one = 1;
+    (void)unused;
+    use_home("home");
+    snprintf(path, sizeof path, "%s/step", folder);
+    describe_nothing(&state);
+    add_tensor(&state, "one", "float32", 0, NULL);
+    add_region(&state, &one, NULL, NULL);
+    assert_int_equal(ckptbench_open(&options, &handle, NULL), 0);
+    assert_int_equal(ckptbench_save(handle, path, &state.state, NULL, NULL), 0);
+    copies_slowly = true;
+    assert_int_equal(ckptbench_load(handle, path, &state.state, &result, NULL), 0);
+    assert_true(result.total_s >= (double)COPY_NS / 1e9);
+    copies_badly = true;
+    assert_int_equal(ckptbench_load(handle, path, &state.state, NULL, NULL), CKPTBENCH_SYSTEM);
+    copies_slowly = copies_badly = false;
+    assert_int_equal(ckptbench_close(handle, NULL), 0);
+    struct buf lines = read_lines("home/runs/copies/attempts/1/watch");
+    const char *at = strstr(lines.data, "\"op\": \"load\"");
+    assert_non_null(at);
+    while (at[-1] != '\n')
+        at--;
+    assert_int_equal(json_parse(at, strcspn(at, "\n"), &line, NULL), 0);
+    double sum = 0;
+    for (int i = 0; i < STATE_COUNT; i++)
+        sum += seconds_of(line, metric_of_state((enum rank_state)i));
+    assert_true(seconds_of(line, METRIC_OWN_S) >= (double)COPY_NS / 1e9);
+    assert_true(fabs(sum - seconds_of(line, METRIC_OP_S)) < 1e-6);
+    assert_true(fabs(result.total_s - seconds_of(line, METRIC_OP_S)) < 1e-6);
+    json_value_free(line);
+    at += strcspn(at, "\n");
+    assert_int_equal(count(&lines, "\"failed\": true"), 1);
+    assert_non_null(strstr(at, "\"failed\": true")); /* the second load */
+    buf_release(&lines);
+    clear();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -304,6 +382,7 @@ int main(void)
         cmocka_unit_test(a_run_of_another_program_is_not_joined),
         cmocka_unit_test(a_run_of_ckptbench_gets_no_attempt_of_a_program),
         cmocka_unit_test(secrets_are_not_recorded),
+        cmocka_unit_test(copies_are_a_part_of_the_load_that_is_recorded),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
