@@ -14,6 +14,7 @@
 
 #include "core/alloc.h"
 #include "core/clock.h"
+#include "core/hash.h"
 #include "core/json.h"
 #include "core/path.h"
 #include "include/ckptbench.h"
@@ -97,13 +98,23 @@ static int make_run(const char *folder, const struct experiment *experiment, uin
     return rc;
 }
 
-/* The file of this process; NFS and forks do not mix up files of two processes. */
+/* Tells this process from an earlier one of the same name and number, as in a container that is started again. */
+static uint64_t token;
+static pthread_once_t token_is_made = PTHREAD_ONCE_INIT;
+
+static void make_token(void)
+{
+    random_bytes(&token, sizeof token);
+}
+
+/* The file of this process, for all its handles; NFS and forks do not mix up files of two processes. */
 static int own_file(const char *lines, char path[PATH_MAX], struct cb_err *err)
 {
     char host[HOST_BYTES] = "";
+    (void)pthread_once(&token_is_made, make_token);
     if (gethostname(host, sizeof host - 1) != 0)
         snprintf(host, sizeof host, "host");
-    return path_format(path, PATH_MAX, err, "%s/%s-%ld.jsonl", lines, host, (long)getpid());
+    return path_format(path, PATH_MAX, err, "%s/%s-%ld.%016" PRIx64 ".jsonl", lines, host, (long)getpid(), token);
 }
 
 static int find_lines(const char *folder, uint32_t attempt, char lines[PATH_MAX], struct cb_err *err)

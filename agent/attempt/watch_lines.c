@@ -212,7 +212,7 @@ static int read_file(struct reading *self, const char *path, struct cb_err *err)
     return rc;
 }
 
-/* The file of a process is HOST-PID.jsonl, that of a task HOST-PID.task. */
+/* The file of a process is HOST-PID.jsonl or HOST-PID.TOKEN.jsonl, that of a task HOST-PID.task. */
 static void note_host(struct reading *self, const char *name)
 {
     const char *dash = strrchr(name, '-');

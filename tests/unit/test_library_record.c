@@ -190,18 +190,51 @@ static void names_that_are_no_runs_are_told_once_and_saves_pass(void **unused)
     clear();
 }
 
-/* The file of this process in attempt 1 of run `name`, which must not exist yet, leads to `target`. */
-static void plant_file(const char *name, const char *target)
+/* Records in run `name`, which must not exist yet. Returns the file of this process in its attempt 1. */
+static void record_once(const char *name, char file[600])
 {
-    char path[600], host[256] = "";
+    char path[256];
     struct texts texts;
     snprintf(path, sizeof path, "record=%s/home/runs/%s", folder, name);
     run(1, path, &texts);
-    assert_int_equal(gethostname(host, sizeof host - 1), 0);
-    snprintf(path, sizeof path, "%s/home/runs/%s/attempts/1/watch/%.255s-%ld.jsonl", folder, name, host,
-             (long)getpid());
-    assert_int_equal(unlink(path), 0);
-    assert_int_equal(symlink(target, path), 0);
+    snprintf(path, sizeof path, "%s/home/runs/%s/attempts/1/watch", folder, name);
+    DIR *entries = opendir(path);
+    assert_non_null(entries);
+    file[0] = '\0';
+    for (struct dirent *entry; (entry = readdir(entries));) {
+        if (entry->d_name[0] != '.')
+            snprintf(file, 600, "%s/%s", path, entry->d_name);
+    }
+    closedir(entries);
+    assert_true(file[0] != '\0');
+}
+
+/* The file of this process in attempt 1 of run `name` leads to `target`. */
+static void plant_file(const char *name, const char *target)
+{
+    char file[600];
+    record_once(name, file);
+    assert_int_equal(unlink(file), 0);
+    assert_int_equal(symlink(target, file), 0);
+}
+
+/* As in a container, whose programs have the same number after each start. */
+static void a_program_with_the_number_of_one_that_died_makes_an_attempt_of_its_own(void **unused)
+{
+    struct texts texts;
+    char file[600], dead[600];
+    (void)unused;
+    use_home("home");
+    record_once("container", file);
+    snprintf(dead, sizeof dead, "%s", file);
+    char *number_end = strchr(strrchr(dead, '-'), '.');
+    assert_non_null(number_end);
+    strcpy(number_end, ".jsonl");
+    assert_int_equal(rename(file, dead), 0);
+    run(1, "record=container", &texts);
+    assert_string_equal(texts.said[0], "");
+    assert_true(exists("home/runs/container/attempts/2/watch"));
+    clear();
 }
 
 static void a_full_home_is_told_once_and_saves_pass(void **unused)
@@ -378,6 +411,7 @@ int main(void)
         cmocka_unit_test(handles_of_one_process_record_together),
         cmocka_unit_test(a_home_that_is_no_folder_is_told_once_and_saves_pass),
         cmocka_unit_test(names_that_are_no_runs_are_told_once_and_saves_pass),
+        cmocka_unit_test(a_program_with_the_number_of_one_that_died_makes_an_attempt_of_its_own),
         cmocka_unit_test(a_full_home_is_told_once_and_saves_pass),
         cmocka_unit_test(a_run_of_another_program_is_not_joined),
         cmocka_unit_test(a_run_of_ckptbench_gets_no_attempt_of_a_program),
