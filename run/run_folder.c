@@ -298,7 +298,7 @@ static int lock_folder(const char *path, short type, bool waits, int *fd, struct
         errno != EOPNOTSUPP) {
         int failed = errno;
         close(opened);
-        opened = -1;
+        *fd = opened = -1; /* nobody closes it again, when the number may be another file's */
         if (failed != EAGAIN && failed != EACCES)
             return cb_fail_errno(err, failed, "locking %s", file);
     }

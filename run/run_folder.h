@@ -73,7 +73,8 @@ void run_folder_read_state(const char *path, uint32_t sealed, char state[16]);
  * controller holds the lock; otherwise closing it unlocks. CB_ERR_NOT_FOUND if there is no such folder. */
 int run_folder_lock(const char *path, int *fd, struct cb_err *err) CB_MUST_CHECK;
 /* The same lock, shared: several may hold it at once, and none of them while run_folder_lock does. A caller that holds
- * the whole lock passes its descriptor in *fd, which then shares the lock; else *fd is -1. */
+ * the whole lock passes its descriptor in *fd, which then shares the lock; else *fd is -1. If it cannot be locked, the
+ * descriptor is closed and *fd is -1. */
 int run_folder_share_lock(const char *path, int *fd, struct cb_err *err) CB_MUST_CHECK;
 /* Waits for the lock, alone or shared. */
 int run_folder_wait_for_lock(const char *path, bool is_shared, int *fd, struct cb_err *err) CB_MUST_CHECK;

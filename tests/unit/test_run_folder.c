@@ -1,4 +1,5 @@
 /* Run folders: exclusive attempts and manifests, and what reads back. */
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -258,6 +259,17 @@ static void progress_is_replaced_and_reads_back(void **state)
     assert_int_equal(progress_read("/nonexistent", &back, &fixture->err), CB_ERR_NOT_FOUND);
 }
 
+static void a_lock_that_fails_leaves_no_number_of_a_closed_file(void **state)
+{
+    struct fixture *fixture = *state;
+    char path[128];
+    snprintf(path, sizeof path, "%s/lock", fixture->run);
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666); /* which cannot be locked for reading */
+    assert_true(fd >= 0);
+    assert_true(run_folder_share_lock(fixture->run, &fd, &fixture->err) < 0);
+    assert_int_equal(fd, -1);
+}
+
 static void home_is_the_first_that_is_set(void **state)
 {
     struct fixture *fixture = *state;
@@ -320,6 +332,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(records_that_changed_after_the_seal_are_found, set_up, tear_down),
         cmocka_unit_test_setup_teardown(foreign_manifests_are_refused_by_name, set_up, tear_down),
         cmocka_unit_test_setup_teardown(progress_is_replaced_and_reads_back, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_lock_that_fails_leaves_no_number_of_a_closed_file, set_up, tear_down),
         cmocka_unit_test_setup_teardown(home_is_the_first_that_is_set, set_up, tear_down),
         cmocka_unit_test(run_ids_have_a_date_and_differ),
         cmocka_unit_test(outcomes_have_names_and_exit_codes),
