@@ -261,13 +261,13 @@ static void take_dimension(struct reader *reader, const struct description_facto
     reader->is_short = reader->is_short || (how >= FACTOR && how - FACTOR >= factors->count);
 }
 
-size_t description_parts(const struct described_table *table, const struct description_factors *factors,
-                         struct described_part *parts)
+int description_parts(const struct described_table *table, const struct description_factors *factors, uint32_t rank,
+                      struct described_part *parts, size_t *count, struct cb_err *err)
 {
     struct reader reader = {.at = table->regions, .end = table->end};
-    size_t count = 0;
+    size_t used = 0;
     for (size_t i = 0; i < table->region_count && !reader.is_short; i++) {
-        struct described_part *part = &parts[count];
+        struct described_part *part = &parts[used];
         *part = (struct described_part){.entry = take_number(&reader)};
         reader.is_short = reader.is_short || part->entry >= table->tensor_count;
         if (reader.is_short)
@@ -276,7 +276,10 @@ size_t description_parts(const struct described_table *table, const struct descr
         part->box.dims = (uint32_t)entry->dims;
         for (uint32_t dim = 0; dim < part->box.dims; dim++)
             take_dimension(&reader, factors, entry->shape[dim], &part->box.offset[dim], &part->box.size[dim]);
-        count += !reader.is_short && region_elements(&part->box) > 0;
+        used += !reader.is_short && region_elements(&part->box) > 0;
     }
-    return count;
+    if (reader.is_short || reader.at != reader.end)
+        return cb_fail(err, CB_ERR_FORMAT, "the regions in the table of rank %u are malformed", rank);
+    *count = used;
+    return 0;
 }

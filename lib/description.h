@@ -54,9 +54,9 @@ int description_read(const struct buf *table, const char *hashes, size_t hash_co
                      struct described_table *described, struct cb_err *err) CB_MUST_CHECK;
 void description_release(struct described_table *described);
 
-/* The regions of a rank with this table, without those that have no elements; there is room for region_count. Returns their
- * number. */
-size_t description_parts(const struct described_table *table, const struct description_factors *factors,
-                         struct described_part *parts);
+/* The regions of `rank`, which has this table, without those that have no elements; there is room for region_count.
+ * CB_ERR_FORMAT if the table ends before them or goes on behind them, or refers to what is not there. */
+int description_parts(const struct described_table *table, const struct description_factors *factors, uint32_t rank,
+                      struct described_part *parts, size_t *count, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

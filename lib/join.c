@@ -153,18 +153,24 @@ static int make_layout(struct joiner *self, struct layout **layout, struct cb_er
         free(own);
         return alloc_fail(err, "for %zu regions of all ranks", count);
     }
-    for (uint32_t rank = 0; rank < self->options->rank_count; rank++) {
+    int rc = 0;
+    for (uint32_t rank = 0; rank < self->options->rank_count && !rc; rank++) {
         const struct joined_rank *from = &self->ranks[rank];
-        size_t own_count = from->table ? description_parts(from->table, &from->factors, own) : 0;
+        size_t own_count = 0;
+        rc = from->table ? description_parts(from->table, &from->factors, rank, own, &own_count, err) : 0;
         for (size_t i = 0; i < own_count; i++)
             parts[used++] = (struct layout_part){
                 .tensor = from->table->entries[own[i].entry].index, .rank = rank, .region = own[i].box};
     }
     free(own);
+    if (rc) {
+        free(parts);
+        return rc;
+    }
     struct state_tensor *tensors = self->tensors;
     self->tensors = NULL;
-    int rc = layout_from_parts(self->options->rank_count, tensors, self->tensor_count, parts, used,
-                               self->options->saves, layout, err);
+    rc = layout_from_parts(self->options->rank_count, tensors, self->tensor_count, parts, used, self->options->saves,
+                           layout, err);
     free(parts);
     return rc;
 }

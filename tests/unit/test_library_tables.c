@@ -84,10 +84,44 @@ static void a_rank_that_loads_alone_knows_of_its_own_part_only(void **unused)
     }
 }
 
+/* What a rank makes of a table of which `cut` bytes are missing at its end, and of whose factors `fewer` are. */
+static int read_regions(const struct buf *table, size_t cut, struct description_factors factors, uint64_t fewer)
+{
+    const struct buf text = {.data = table->data, .len = table->len - cut};
+    struct described_table described;
+    struct described_part parts[1];
+    size_t count = 0;
+    assert_int_equal(description_read(&text, "", 0, 0, 1, &described, NULL), 0);
+    factors.count -= fewer;
+    int rc = description_parts(&described, &factors, 7, parts, &count, NULL);
+    assert_int_equal(count, rc == 0);
+    description_release(&described);
+    return rc;
+}
+
+static void tables_whose_regions_are_damaged_are_refused(void **unused)
+{
+    struct description_factors factors = {0};
+    struct part part;
+    struct buf table;
+    (void)unused;
+    describe(&part);
+    part.region.offset[0] = part.region.size[0] = 1; /* needs a factor */
+    buf_init(&table, 1000);
+    assert_int_equal(description_write(&part.state, &table, &factors, NULL), 0);
+    assert_int_equal(read_regions(&table, 0, factors, 0), 0);
+    assert_int_equal(read_regions(&table, 8, factors, 0), CB_ERR_FORMAT);
+    assert_int_equal(read_regions(&table, 0, factors, 1), CB_ERR_FORMAT);
+    buf_append(&table, "12345678", 8);
+    assert_int_equal(read_regions(&table, 0, factors, 0), CB_ERR_FORMAT);
+    buf_release(&table);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rank_that_loads_alone_knows_of_its_own_part_only),
+        cmocka_unit_test(tables_whose_regions_are_damaged_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
