@@ -799,8 +799,11 @@ int ckptbench_close(ckptbench *handle, struct ckptbench_error *error)
 {
     struct sigpipe_guard guard;
     struct cb_err err = {0};
-    if (!handle)
+    if (!handle) {
+        if (error)
+            *error = (struct ckptbench_error){0};
         return 0;
+    }
     pthread_mutex_lock(&handle->lock);
     sigpipe_block(&guard);
     int rc = settle(handle, deadline_of(handle), &err);

@@ -170,6 +170,16 @@ static void close_without_waiting(void **state)
     free(grid);
 }
 
+static void closing_nothing_passes_and_says_so(void **state)
+{
+    struct ckptbench_error error = {.code = 7, .text = "before"};
+    (void)state;
+    assert_int_equal(ckptbench_close(NULL, NULL), 0);
+    assert_int_equal(ckptbench_close(NULL, &error), 0);
+    assert_int_equal(error.code, 0);
+    assert_string_equal(error.text, "");
+}
+
 /* --- ranks that die --- */
 
 static void a_rank_that_dies_is_named_and_the_others_can_close(void **state)
@@ -410,6 +420,7 @@ int main(void)
         cmocka_unit_test(a_state_may_change_while_it_is_saved_behind),
         cmocka_unit_test(a_failure_behind_is_returned_once),
         cmocka_unit_test(close_without_waiting),
+        cmocka_unit_test(closing_nothing_passes_and_says_so),
         cmocka_unit_test(a_rank_that_dies_is_named_and_the_others_can_close),
         cmocka_unit_test(a_path_that_another_program_is_saving_to_is_refused),
         cmocka_unit_test(the_claim_of_a_program_that_died_is_taken_over),
