@@ -123,13 +123,11 @@ static void clear_sample(struct sample *sample, enum operation op, uint32_t call
 
 /* --- the record --- */
 
-/* At the first save or load. Its time is not theirs. Collective. */
+/* At each save or load, mostly the first. Its time is not theirs. Collective. */
 static int begin_recording(ckptbench *self, uint64_t *start_ns, struct cb_err *err)
 {
     uint64_t began_ns = clock_monotonic_ns();
-    int rc = self->recording ? 0
-                             : recording_begin(self->record, self->experiment, self->comm, deadline_of(self),
-                                               &self->recording, err);
+    int rc = recording_begin(self->record, self->experiment, self->comm, deadline_of(self), &self->recording, err);
     *start_ns += clock_monotonic_ns() - began_ns;
     return rc;
 }

@@ -32,6 +32,7 @@ struct recording {
     char folder[PATH_MAX]; /* of the lines; "" if nothing is recorded */
     int run_fd;            /* rank 0: the shared lock of the run; else -1 */
     int fd;                /* this process's file; -1: none */
+    bool is_taken;         /* another program had the run at the last try */
     struct cb_err trouble; /* not told yet */
 };
 
@@ -148,11 +149,14 @@ static int make_attempt(const char *folder, char lines[PATH_MAX], struct cb_err 
     return rc;
 }
 
-/* Locks the run as long as this handle is open: nobody takes its attempt for dead. */
+/* Locks the run as long as this handle is open: nobody takes its attempt for dead. Later tries do not wait, since a save
+ * or load does each time. */
 static int join_attempt(struct recording *self, const char *folder, struct cb_err *err)
 {
+    unsigned most = self->is_taken ? 1 : LOCK_TRIES;
     int rc = 0;
-    for (unsigned tries = 0; !rc && self->run_fd < 0 && tries < LOCK_TRIES; tries++) {
+    self->is_taken = false;
+    for (unsigned tries = 0; !rc && self->run_fd < 0 && tries < most; tries++) {
         if (tries > 0)
             clock_sleep_ns(LOCK_SLEEP_NS);
         rc = run_folder_lock(folder, &self->run_fd, err);
@@ -162,7 +166,8 @@ static int join_attempt(struct recording *self, const char *folder, struct cb_er
         if (!rc && (is_alone || joins))
             rc = run_folder_share_lock(folder, &self->run_fd, err);
     }
-    return rc || self->run_fd >= 0 ? rc : cb_fail(err, CB_ERR_EXISTS, "another program records run %s", folder);
+    self->is_taken = !rc && self->run_fd < 0;
+    return self->is_taken ? cb_fail(err, CB_ERR_EXISTS, "another program records run %s", folder) : rc;
 }
 
 static int begin_run(struct recording *self, const char *name, const struct experiment *experiment, struct cb_err *err)
@@ -263,28 +268,57 @@ static void open_file(struct recording *self)
     add_short_line(self, "process", "program", program);
 }
 
+static struct recording *make_recording(const struct comm *comm)
+{
+    struct recording *self = calloc(1, sizeof *self);
+    if (!self)
+        return NULL;
+    pthread_mutex_init(&self->lock, NULL);
+    self->rank = comm_rank(comm);
+    self->ranks = comm_size(comm);
+    self->run_fd = self->fd = -1;
+    return self;
+}
+
+/* What rank 0 tells the others. */
+struct invitation {
+    char folder[PATH_MAX]; /* of the lines, or "" */
+    uint32_t is_taken;
+};
+
+static void invite(struct recording *self, const char *name, const struct experiment *experiment,
+                   struct invitation *invitation)
+{
+    struct cb_err trouble = {0};
+    bool was_taken = self->is_taken;
+    int rc = begin_run(self, name, experiment, &trouble);
+    if (!rc)
+        snprintf(invitation->folder, sizeof invitation->folder, "%s", self->folder);
+    if (!rc || !was_taken) /* else it was told that nothing is recorded */
+        self->trouble = trouble;
+    invitation->is_taken = self->is_taken;
+}
+
 int recording_begin(const char *name, const struct experiment *experiment, struct comm *comm, uint64_t deadline_ns,
                     struct recording **recording, struct cb_err *err)
 {
-    struct recording *self = calloc(1, sizeof *self);
-    char folder[PATH_MAX] = "";
-    if (self) {
-        pthread_mutex_init(&self->lock, NULL);
-        self->rank = comm_rank(comm);
-        self->ranks = comm_size(comm);
-        self->run_fd = self->fd = -1;
-    }
-    if (self && self->rank == 0 && *name && begin_run(self, name, experiment, &self->trouble) == 0)
-        snprintf(folder, sizeof folder, "%s", self->folder);
-    int rc = comm_broadcast(comm, folder, sizeof folder, deadline_ns, err);
+    struct invitation invitation = {0};
+    struct recording *self = *recording ? *recording : make_recording(comm);
+    if (*recording && !self->is_taken)
+        return 0;
+    if (self && self->rank == 0 && *name)
+        invite(self, name, experiment, &invitation);
+    int rc = comm_broadcast(comm, &invitation, sizeof invitation, deadline_ns, err);
     if (!rc && !self)
         rc = alloc_fail(err, "for the record");
     if (rc) {
-        recording_free(self);
+        if (!*recording)
+            recording_free(self);
         return rc;
     }
-    snprintf(self->folder, sizeof self->folder, "%s", folder);
-    if (*folder)
+    snprintf(self->folder, sizeof self->folder, "%s", invitation.folder);
+    self->is_taken = invitation.is_taken;
+    if (*self->folder)
         open_file(self);
     *recording = self;
     return 0;

@@ -12,8 +12,9 @@ struct recording;
 
 /* Begins to record as run `name`, a name in the home or the path of a run folder; rank 0's counts, "" records nothing.
  * Makes the run, unless it is there. Handles whose rank 0 is in one process share an attempt; another program that
- * records the same run at the same time is refused. *recording is there even if it records nothing, then with the
- * reason in recording_trouble. Collective. */
+ * records the same run at the same time is refused. *recording, NULL before the first call, is there even if it records
+ * nothing, then with the reason in recording_trouble. A later call does nothing, unless another program, or `collect`,
+ * had the run: then it tries again. Collective. */
 int recording_begin(const char *name, const struct experiment *experiment, struct comm *comm, uint64_t deadline_ns,
                     struct recording **recording, struct cb_err *err) CB_MUST_CHECK;
 /* Records that this process has closed its handle. Accepts NULL. */

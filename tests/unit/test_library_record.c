@@ -248,26 +248,69 @@ static void a_full_home_is_told_once_and_saves_pass(void **unused)
     clear();
 }
 
-static void a_run_of_another_program_is_not_joined(void **unused)
+/* Locks run `name`, of which no program has lines, as another program does. */
+static FILE *take_run(const char *name)
 {
-    struct texts texts;
     char path[600];
-    (void)unused;
-    use_home("home");
-    run(1, "record=taken", &texts);
-    snprintf(path, sizeof path, "%s/home/runs/taken/attempts/1/watch", folder);
+    snprintf(path, sizeof path, "%s/home/runs/%s/attempts/1/watch", folder, name);
     nftw(path, remove_entry, 4, FTW_DEPTH | FTW_PHYS);
-    snprintf(path, sizeof path, "%s/home/runs/taken/lock", folder);
+    snprintf(path, sizeof path, "%s/home/runs/%s/lock", folder, name);
     FILE *file = fopen(path, "r+");
     assert_non_null(file);
     struct flock all = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
     assert_int_equal(fcntl(fileno(file), F_OFD_SETLK, &all), 0);
+    return file;
+}
+
+static void a_run_of_another_program_is_not_joined(void **unused)
+{
+    struct texts texts;
+    (void)unused;
+    use_home("home");
+    run(1, "record=taken", &texts);
+    FILE *file = take_run("taken");
     run(1, "record=taken", &texts);
     expect_told_once(&texts, "another program");
     fclose(file);
     run(1, "record=taken", &texts);
     assert_string_equal(texts.said[0], "");
     assert_true(exists("home/runs/taken/attempts/2/watch"));
+    clear();
+}
+
+/* The run is free from the third of the saves on. */
+static void save_until_recorded(ckptbench *handle, uint32_t rank, uint32_t ranks, void *context)
+{
+    struct described_state state;
+    struct ckptbench_error error;
+    char path[192];
+    float one = 1;
+    (void)ranks;
+    describe_nothing(&state);
+    add_tensor(&state, "one", "float32", 0, NULL);
+    add_region(&state, &one, NULL, NULL);
+    for (int i = 0; i < 4; i++) {
+        if (rank == 0 && i == 2)
+            fclose(context);
+        snprintf(path, sizeof path, "%s/step-%d", folder, i);
+        assert_int_equal(ckptbench_save(handle, path, &state.state, NULL, &error), 0);
+        assert_int_equal(error.text[0] != '\0', rank == 0 && i == 0);
+    }
+}
+
+static void a_run_that_becomes_free_is_recorded_from_then_on(void **unused)
+{
+    const char *const words[] = {"record=later", NULL};
+    struct texts texts;
+    (void)unused;
+    use_home("home");
+    run(1, *words, &texts);
+    run_ranks(2, words, save_until_recorded, take_run("later"));
+    struct buf lines = read_lines("home/runs/later/attempts/2/watch");
+    assert_int_equal(count(&lines, "\"op\": \"process\""), 2);
+    assert_int_equal(count(&lines, "\"op\": \"save\""), 4);
+    assert_int_equal(count(&lines, "\"op\": \"end\""), 2);
+    buf_release(&lines);
     clear();
 }
 
@@ -414,6 +457,7 @@ int main(void)
         cmocka_unit_test(a_program_with_the_number_of_one_that_died_makes_an_attempt_of_its_own),
         cmocka_unit_test(a_full_home_is_told_once_and_saves_pass),
         cmocka_unit_test(a_run_of_another_program_is_not_joined),
+        cmocka_unit_test(a_run_that_becomes_free_is_recorded_from_then_on),
         cmocka_unit_test(a_run_of_ckptbench_gets_no_attempt_of_a_program),
         cmocka_unit_test(secrets_are_not_recorded),
         cmocka_unit_test(copies_are_a_part_of_the_load_that_is_recorded),
