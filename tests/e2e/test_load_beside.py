@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -69,7 +70,8 @@ def test_ranks_read_a_dataset_beside_each_load_and_no_faster_than_it_is_due(plac
     ("engine=torch-dcp",),
     ("engine=command", "command=case {op} in save) mkdir -p {path} && echo bytes | tee {path}/{rank} > {path}/.metadata;; *) sleep 1;; esac"),
 ], ids=["raw", "torch-dcp", "command"])
-def test_every_engine_loads_beside_it(place, words):
+def test_every_engine_loads_beside_it(place, words, monkeypatch):
+    monkeypatch.setenv("CKPTBENCH_PYTHON", sys.executable)  # which has PyTorch
     run, load = loaded(place, *words, "load.dataset=1MiB/s")
     assert all(count is not None and count % BLOCK == 0 for count in load["dataset_bytes"])
     if "torch" not in words[0]:  # whose load may be over before the first read is
