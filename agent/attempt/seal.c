@@ -401,8 +401,8 @@ int seal_write(struct attempt *attempt, struct cb_err *err)
         .state = "sealing", .iterations = (uint32_t)attempt->iterations, .slowest_rank = -1};
     struct manifest before;
     struct cb_err own;
-    if (manifest_read(attempt->path.data, &before, NULL) !=
-        CB_ERR_NOT_FOUND) /* its seal covers the records that are there */
+    if (manifest_read(attempt->path.data, &before, NULL) == 0 &&
+        *before.records_sha256) /* its seal covers the records that are there */
         return cb_fail(err, CB_ERR_EXISTS, "attempt %u of run %s is sealed already", attempt->number, attempt->run);
     (void)!progress_write(attempt->path.data, &progress, NULL); /* only informative, and the manifest follows */
     if (attempt->pages.count > 0 && write_records(attempt, &manifest, &own) != 0) {
