@@ -19,6 +19,7 @@
 #include "agent/pool/pool_job.h"
 #include "core/clock.h"
 #include "core/foreground.h"
+#include "core/json_fields.h"
 #include "core/log.h"
 #include "core/process.h"
 #include "core/units.h"
@@ -29,9 +30,8 @@
 static const char usage[] =
     "usage: ckptbench-agent run RUN_FOLDER…\n"
     "       ckptbench-agent watch RUN_FOLDER COMMAND…\n"
-    "       ckptbench-agent seal RUN_FOLDER [--silent]\n"
+    "       ckptbench-agent seal RUN_FOLDER [--as OUTCOME WHY] [--measure]\n"
     "       ckptbench-agent join RUN_FOLDER TASKS COMMAND…\n"
-    "       ckptbench-agent seal-tasks|recover RUN_FOLDER\n"
     "       ckptbench-agent node --head ADDRESSES --port PORT [--name NAME] [--timeout TIME] [--sent]\n"
     "       ckptbench-agent shell HOSTS NAME COMMAND…\n"
     "       ckptbench-agent warm POOL_FOLDER\n"
@@ -40,11 +40,12 @@ static const char usage[] =
     "       ckptbench-agent --version | --help\n"
     "Runs one attempt of the run that is frozen in RUN_FOLDER and seals it; of several, one after the other, but "
     "those\n"
-    "that have passed in an attempt before. `seal` seals the attempts that processes have recorded without an agent,\n"
-    "with --silent also where not all reported their end. The others are for itself: it starts\n"
+    "that have passed in an attempt before. The others are for itself: it starts\n"
     "`node` on the other nodes of a run, with the run's key as standard input, and has mpirun\n"
     "reach hosts through `shell`; jobs of a warm pool are `warm`, and start the pool's runs through `step`; `array`\n"
-    "leads the runs of a job array whose nodes have no programs.\n"
+    "leads the runs of a job array whose nodes have no programs; ckptbench starts `watch` and `join` for commands that "
+    "it\n"
+    "watches, and `seal` for attempts of which processes have left lines.\n"
     "Exit codes: 0 pass, 1 our failure, 2 usage, 3 the benchmark failed, 4 infrastructure.\n";
 
 #define PAGE_BYTES 4096
@@ -130,26 +131,6 @@ static int join(const char *folder, const char *tasks, const char *const *comman
     if (status == -1 && foreground_run(command, NULL, true, 0, &status, &err))
         log_error("%s", err.message);
     return status == -1 ? COMMAND_NOT_STARTED : foreground_exit_code(status);
-}
-
-/* Exit code 6: not all tasks have ended, or somebody has sealed the attempt. */
-static int seal_tasks(const char *folder)
-{
-    struct cb_err err;
-    bool sealed = false;
-    int rc = watch_join_seal(folder, true, &sealed, &err);
-    if (rc)
-        log_error("%s", err.message);
-    return rc ? cb_exit_code_at_home(rc) : sealed ? CB_EXIT_PASS : CB_EXIT_INCONCLUSIVE;
-}
-
-static int recover(const char *folder)
-{
-    struct cb_err err;
-    int rc = watch_recover(folder, &err);
-    if (rc)
-        log_error("%s", err.message);
-    return rc ? cb_exit_code_at_home(rc) : CB_EXIT_PASS;
 }
 
 /* Whether the run's last attempt was sealed as a pass. */
@@ -250,10 +231,22 @@ static int run_step(const char *pool_folder, const char *ticket, const char *nod
     return run(run_folder);
 }
 
-static int run_seal(const char *folder, bool is_silent)
+static int run_seal(const char *folder, int count, char **words)
 {
+    struct seal_request request = {0};
+    unsigned outcome;
     struct cb_err err;
-    int rc = seal_lines(folder, is_silent, &err);
+    for (int i = 0; i < count; i++) {
+        if (strcmp(words[i], "--measure") == 0)
+            request.measures_limit = true;
+        else if (strcmp(words[i], "--as") == 0 && i + 2 < count && name_find(&outcome_names, words[i + 1], &outcome)) {
+            request.outcome = (enum outcome)outcome;
+            request.why = words[i + 2];
+            i += 2;
+        } else
+            return CB_EXIT_USAGE;
+    }
+    int rc = seal_lines(folder, &request, &err);
     if (rc)
         log_error("%s", err.message);
     return rc ? cb_exit_code_at_home(rc) : CB_EXIT_PASS;
@@ -285,14 +278,10 @@ int main(int argc, char **argv)
         return run_each(argc - 2, argv + 2);
     if (argc > 3 && strcmp(argv[1], "watch") == 0)
         return run_watched(argv[2], (const char *const *)(argv + 3));
-    if ((argc == 3 || (argc == 4 && strcmp(argv[3], "--silent") == 0)) && strcmp(argv[1], "seal") == 0)
-        return run_seal(argv[2], argc == 4);
+    if (argc > 2 && strcmp(argv[1], "seal") == 0)
+        return run_seal(argv[2], argc - 3, argv + 3);
     if (argc > 4 && strcmp(argv[1], "join") == 0)
         return join(argv[2], argv[3], (const char *const *)(argv + 4));
-    if (argc == 3 && strcmp(argv[1], "seal-tasks") == 0)
-        return seal_tasks(argv[2]);
-    if (argc == 3 && strcmp(argv[1], "recover") == 0)
-        return recover(argv[2]);
     if (argc > 2 && strcmp(argv[1], "node") == 0)
         return run_node(argc - 2, argv + 2);
     if (argc > 2 && strcmp(argv[1], "shell") == 0)

@@ -72,7 +72,7 @@ static int find_run(const char *name, char folder[PATH_MAX], struct cb_err *err)
     return rc;
 }
 
-/* Makes the run folder, or checks that the one that is there is of this kind. */
+/* Makes the run folder. One that exists must be of a recorded or watched run. */
 static int make_run(const char *folder, const struct experiment *experiment, uint32_t ranks, struct cb_err *err)
 {
     struct experiment *frozen = NULL;
@@ -120,7 +120,7 @@ static int own_file(const char *lines, char path[PATH_MAX], struct cb_err *err)
 
 static int find_lines(const char *folder, uint32_t attempt, char lines[PATH_MAX], struct cb_err *err)
 {
-    return path_format(lines, PATH_MAX, err, "%s/attempts/%" PRIu32 "/watch", folder, attempt);
+    return path_format(lines, PATH_MAX, err, "%s/attempts/%" PRIu32 "/" LINES_FOLDER, folder, attempt);
 }
 
 /* Whether another handle of this process records the run's last attempt, and it is not sealed. */

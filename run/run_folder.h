@@ -16,6 +16,7 @@
 #include "run/experiment.h"
 
 #define RUN_ID_BYTES 48
+#define LINES_FOLDER "watch"              /* in an attempt: what its processes report (docs/watch.md) */
 #define SENT_FOLDER "ckptbench-programs-" /* on a node, of sent programs; the run, attempt and job follow */
 #define MANIFEST_VERSION 1
 #define RUN_FOLDER_FILE_MAX_BYTES (1 << 20) /* size limit of experiment, manifest and progress */

@@ -6,33 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-int attempt_open(struct attempt *self, const char *run_folder, char *absolute, bool is_new, struct cb_err *err)
-{
-    if (!realpath(run_folder, absolute))
-        return cb_fail(err, CB_ERR_NOT_FOUND, "there is no run folder %s", run_folder);
-    self->run_folder = absolute;
-    const char *name = strrchr(absolute, '/') + 1;
-    if (strlen(name) >= sizeof self->run)
-        return cb_fail(err, CB_ERR_USAGE, "the run's name %s is too long", name);
-    snprintf(self->run, sizeof self->run, "%s", name);
-    int rc = run_folder_read_experiment(absolute, &self->experiment, err);
-    if (!rc && is_new)
-        rc = run_folder_new_attempt(absolute, &self->number, &self->path, err);
-    else if (!rc) {
-        rc = run_folder_last_attempt(absolute, &self->number, err);
-        if (!rc && self->number == 0)
-            rc = cb_fail(err, CB_ERR_NOT_FOUND, "run %s has no attempt", name);
-        buf_printf(&self->path, "%s/attempts/%u", absolute, self->number);
-        rc = rc ? rc : buf_check(&self->path, "the attempt's path", err);
-    }
-    if (rc)
-        return rc;
-    self->ranks = attempt_world_size(self->experiment);
-    self->warmup = experiment_u64(self->experiment, OPT_WARMUP);
-    self->iterations = experiment_u64(self->experiment, OPT_ITERATIONS);
-    return 0;
-}
-
 void attempt_decide(struct attempt *self, enum outcome outcome, int code, const char *format, ...)
 {
     if (self->verdict.decided)

@@ -71,11 +71,6 @@ struct attempt {
     char stuck[256];            /* processes that could not be killed; "" if all ended */
 };
 
-/* Reads the run's experiment, and creates the next attempt or finds the last one (is_new). Fills run_folder (borrowed
- * from `absolute`, PATH_MAX bytes), run, number, path, experiment, ranks, warmup and iterations. */
-int attempt_open(struct attempt *self, const char *run_folder, char *absolute, bool is_new,
-                 struct cb_err *err) CB_MUST_CHECK;
-
 /* The first decision wins. */
 void attempt_decide(struct attempt *self, enum outcome outcome, int code, const char *format, ...) CB_PRINTF(4, 5);
 

@@ -50,6 +50,27 @@ static void log_line(const struct attempt *self, const char *format, ...)
     fclose(log);
 }
 
+/* Name, experiment and folder of the attempt: without them there is nothing to seal. */
+static int open_attempt(struct attempt *self, const char *run_folder, char absolute[PATH_MAX], struct cb_err *err)
+{
+    if (!realpath(run_folder, absolute))
+        return cb_fail(err, CB_ERR_NOT_FOUND, "there is no run folder %s", run_folder);
+    self->run_folder = absolute;
+    const char *name = strrchr(absolute, '/') + 1;
+    if (strlen(name) >= sizeof self->run)
+        return cb_fail(err, CB_ERR_USAGE, "the run's name %s is too long", name);
+    snprintf(self->run, sizeof self->run, "%s", name);
+    int rc = run_folder_read_experiment(absolute, &self->experiment, err);
+    if (!rc)
+        rc = run_folder_new_attempt(absolute, &self->number, &self->path, err);
+    if (rc)
+        return rc;
+    self->ranks = attempt_world_size(self->experiment);
+    self->warmup = experiment_u64(self->experiment, OPT_WARMUP);
+    self->iterations = experiment_u64(self->experiment, OPT_ITERATIONS);
+    return 0;
+}
+
 static int start_ranks(struct attempt *self, struct cb_err *err)
 {
     const char *store = experiment_text(self->experiment, OPT_STORE);
@@ -296,7 +317,7 @@ int attempt_run(const char *run_folder, const char *const *command, int *command
     buf_init(&self.path, PATH_MAX);
     if (!command)
         prctl(PR_SET_CHILD_SUBREAPER, 1); /* orphans become our children, so that none is left behind */
-    int rc = attempt_open(&self, run_folder, absolute, true, err);
+    int rc = open_attempt(&self, run_folder, absolute, err);
     if (!rc) {
         run_ranks(&self);
         rc = seal(&self, err);

@@ -387,12 +387,6 @@ static int write_records(struct attempt *attempt, struct manifest *manifest, str
     return rc ? rc : manifest_hash_records(attempt->path.data, manifest->records_sha256, err);
 }
 
-int seal_write_records(struct attempt *attempt, struct cb_err *err)
-{
-    struct manifest unused = {0};
-    return write_records(attempt, &unused, err);
-}
-
 int seal_write(struct attempt *attempt, struct cb_err *err)
 {
     struct manifest manifest = {

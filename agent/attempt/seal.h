@@ -10,9 +10,6 @@ void seal_decide(struct attempt *attempt);
 /* CB_ERR_EXISTS if another process has sealed the attempt. */
 int seal_write(struct attempt *attempt, struct cb_err *err) CB_MUST_CHECK;
 
-/* Writes only the records of the pages, for a process that seals without an agent (run/run_folder.h). */
-int seal_write_records(struct attempt *attempt, struct cb_err *err) CB_MUST_CHECK;
-
 /* Finds the launcher's line about a rank killed by a signal, in the text of ranks.log. MPICH does not say which rank. */
 #define SEAL_RANK_UNKNOWN UINT32_MAX
 bool seal_find_killed(const char *log, uint32_t *rank, int *signal_number);

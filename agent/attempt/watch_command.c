@@ -25,7 +25,7 @@
 
 int watch_folder_path(const char *attempt_path, char folder[PATH_MAX], struct cb_err *err)
 {
-    return path_format(folder, PATH_MAX, err, "%s/watch", attempt_path);
+    return path_format(folder, PATH_MAX, err, "%s/" LINES_FOLDER, attempt_path);
 }
 
 /* Python finds our hooks before everything else; for programs that are not Python these variables mean nothing. */

@@ -1,4 +1,3 @@
-/* Joins a watched run, and seals it from the lines of its tasks. */
 #include "agent/attempt/watch_join.h"
 
 #include <errno.h>
@@ -12,9 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/attempt/seal.h"
 #include "agent/attempt/watch_command.h"
-#include "agent/attempt/watch_limit.h"
 #include "agent/attempt/watch_lines.h"
 #include "core/alloc.h"
 #include "core/clock.h"
@@ -200,88 +197,5 @@ int watch_join(const char *run_folder, uint32_t tasks, const char *const *comman
     unlock(&self);
     experiment_free(experiment);
     free(environment);
-    return rc;
-}
-
-/* ---- sealing ---- */
-
-static void decide(struct attempt *attempt, const struct watch_summary *summary)
-{
-    if (summary->was_late)
-        attempt_decide(attempt, OUTCOME_TIMEOUT, CB_ERR_TIMEOUT, "the command took longer than timeout.run=%s%s%s",
-                       experiment_text(attempt->experiment, OPT_TIMEOUT_RUN), *summary->failure ? ": " : "",
-                       summary->failure);
-    else if (!*summary->failure)
-        attempt_decide(attempt, OUTCOME_PASS, 0, "%s", "");
-    else
-        attempt_decide(attempt, summary->was_asked ? OUTCOME_CANCELLED : OUTCOME_BENCHMARK_FAILED, CB_ERR_SYSTEM, "%s",
-                       summary->failure);
-}
-
-static void release(struct attempt *attempt)
-{
-    pages_release(&attempt->pages);
-    experiment_free(attempt->experiment);
-    buf_release(&attempt->path);
-}
-
-/* An attempt without ranks of ours: its pages are made from lines. */
-static int open_for_lines(struct attempt *self, const char *run_folder, char absolute[PATH_MAX], char folder[PATH_MAX],
-                          struct cb_err *err)
-{
-    *self = (struct attempt){.pages = {.lock_fd = -1}, .nodes = {.own = -1}};
-    buf_init(&self->path, PATH_MAX);
-    int rc = attempt_open(self, run_folder, absolute, false, err);
-    return rc ? rc : watch_folder_path(self->path.data, folder, err);
-}
-
-int watch_join_seal(const char *run_folder, bool measures_limit, bool *sealed, struct cb_err *err)
-{
-    char absolute[PATH_MAX], folder[PATH_MAX];
-    struct watch_summary summary = {0};
-    struct manifest manifest;
-    struct attempt attempt;
-    int rc = open_for_lines(&attempt, run_folder, absolute, folder, err);
-    *sealed = false;
-    bool is_sealed = !rc && manifest_read(attempt.path.data, &manifest, NULL) != CB_ERR_NOT_FOUND;
-    if (!rc && !is_sealed)
-        rc = watch_lines_read_tasks(folder, &summary, err);
-    if (rc || is_sealed || summary.ended < summary.tasks || summary.tasks < summary.expected || summary.tasks == 0) {
-        release(&attempt);
-        return rc;
-    }
-    rc = watch_lines_read(&attempt, folder, &summary, err);
-    if (rc)
-        attempt_decide(&attempt, OUTCOME_INFRASTRUCTURE, rc, "%s", err->message);
-    else {
-        attempt.started_wall_ns = summary.started_wall_ns;
-        attempt.ended_wall_ns = summary.ended_wall_ns;
-        status_page_add_fact(attempt.pages.page[0], "watch.command", summary.command);
-        if (measures_limit && experiment_bool(attempt.experiment, OPT_BASELINE) && !summary.was_asked &&
-            !summary.was_late)
-            watch_limit_measure(&attempt, &summary);
-        decide(&attempt, &summary);
-    }
-    rc = seal_write(&attempt, err);
-    *sealed = rc == 0;
-    release(&attempt);
-    return rc == CB_ERR_EXISTS ? 0 : rc;
-}
-
-int watch_recover(const char *run_folder, struct cb_err *err)
-{
-    char absolute[PATH_MAX], folder[PATH_MAX], records[PATH_MAX];
-    struct watch_summary summary;
-    struct attempt attempt;
-    int rc = open_for_lines(&attempt, run_folder, absolute, folder, err);
-    if (!rc)
-        rc = path_format(records, sizeof records, err, "%s/records", attempt.path.data);
-    if (!rc && access(records, F_OK) == 0)
-        rc = cb_fail(err, CB_ERR_EXISTS, "%s is there already", records);
-    if (!rc)
-        rc = watch_lines_read(&attempt, folder, &summary, err);
-    if (!rc)
-        rc = seal_write_records(&attempt, err);
-    release(&attempt);
     return rc;
 }

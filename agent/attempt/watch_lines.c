@@ -43,7 +43,7 @@ struct reading {
     uint32_t world, malformed, processes, reported; /* reported: processes that said they were at their end */
     uint64_t first_ns, last_ns;                     /* wall clock: of all lines */
     uint32_t files;                                 /* read so far, one for each process */
-    bool only_tasks, was_stopped;
+    bool was_stopped;
     int requests;   /* foreground_requests() at the start */
     char host[256]; /* of the first file */
     struct watch_summary *summary;
@@ -154,7 +154,7 @@ static int read_line(struct reading *self, const struct json_value *line, struct
     const char *op = "", *text = "", *torch = "", *program = "";
     uint32_t rank, world;
     uint64_t at_ns = 0;
-    if ((json_as_text(json_get(line, "op"), &op) && read_task(self->summary, line, op)) || self->only_tasks)
+    if (json_as_text(json_get(line, "op"), &op) && read_task(self->summary, line, op))
         return 0;
     if (json_need_u32(line, "rank", &rank, NULL) || json_need_u32(line, "world", &world, NULL) || rank >= world ||
         world > RANKS_MOST || !json_as_text(json_get(line, "op"), &op)) {
@@ -230,8 +230,7 @@ static int read_folder(struct reading *self, const char *folder, struct cb_err *
     for (struct dirent *entry; !rc && !self->was_stopped && (entry = readdir(entries));) {
         char path[PATH_MAX];
         struct stat about;
-        const char *ending = strrchr(entry->d_name, '.');
-        if (entry->d_name[0] == '.' || (self->only_tasks && (!ending || strcmp(ending, WATCH_TASK_ENDING) != 0)))
+        if (entry->d_name[0] == '.')
             continue;
         note_host(self, entry->d_name);
         self->files++;
@@ -315,8 +314,8 @@ static uint64_t end_of(const struct seen *seen)
     return seen->start_ns + (op_s < MOST / 1e9 ? (uint64_t)(op_s * 1e9) : 0);
 }
 
-/* One rank's values must come from one process at a time: a mean of two would be nobody's. Of processes that claim a
- * rank at the same time, the one that began first is kept. */
+/* One rank's values must come from one process at a time: a mean of two would be nobody's. If several processes claim a
+ * rank at the same time, the one that began first counts. */
 static int leave_out_claims(struct reading *self, struct cb_err *err)
 {
     bool *claims = calloc(self->files + 1, sizeof *claims);
@@ -531,13 +530,6 @@ static void fill_pages(struct reading *self, const struct pages *pages)
             pages->page[0]->run_values[steps[i]] = self->step_s[i] / self->step_ranks[i];
     for (uint32_t rank = 0; rank < pages->count; rank++)
         atomic_store(&pages->page[rank]->phase, (uint32_t)PHASE_DONE);
-}
-
-int watch_lines_read_tasks(const char *folder, struct watch_summary *summary, struct cb_err *err)
-{
-    struct reading reading = {.only_tasks = true, .requests = foreground_requests(), .summary = summary};
-    *summary = (struct watch_summary){0};
-    return read_folder(&reading, folder, err);
 }
 
 int watch_lines_read(struct attempt *attempt, const char *folder, struct watch_summary *summary, struct cb_err *err)

@@ -38,7 +38,4 @@ struct watch_summary {
 int watch_lines_read(struct attempt *attempt, const char *folder, struct watch_summary *summary,
                      struct cb_err *err) CB_MUST_CHECK;
 
-/* Only the tasks, for those who ask whether all have ended. */
-int watch_lines_read_tasks(const char *folder, struct watch_summary *summary, struct cb_err *err) CB_MUST_CHECK;
-
 #endif

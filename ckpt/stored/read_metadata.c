@@ -41,7 +41,7 @@ struct collector {
     struct file *files; /* safetensors, or metadata of ranks */
     size_t file_count;
     bool has_ranks;
-    char *index;                     /* name of the index file; NULL if there is none */
+    char *index;                     /* name of the index file; NULL: none */
     struct safetensors_index wanted; /* what it says; its entries sorted by name */
     struct cb_err *err;
 };

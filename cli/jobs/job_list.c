@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/jobs/agent_program.h"
 #include "cli/jobs/pool_runs.h"
 #include "cli/jobs/site_runs.h"
-#include "cli/jobs/watch_tasks.h"
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/file_batch.h"
@@ -284,7 +284,8 @@ static int settle(struct job_list *self, struct job_entry *entry, const struct j
     judge(entry, &observation, &in_pool);
     int rc = job_folder_seal_earlier(entry->folder, entry->run, &entry->seen, err);
     if (rc == 0 && entry->verdict.seal) {
-        watch_recover_records(entry->folder);
+        if (agent_program_seal(entry->folder, entry->verdict.outcome, entry->verdict.note, false, err))
+            log_error("%s", err->message); /* then it is sealed without what its processes left */
         rc = job_folder_seal(entry->folder, entry->run, &entry->seen, entry->verdict.outcome, entry->verdict.note, err);
         if (rc == 0)
             rc = job_folder_look(entry->folder, &entry->seen, err);

@@ -12,8 +12,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "cli/jobs/site_command.h"
-#include "cli/jobs/watch_tasks.h"
+#include "cli/jobs/agent_program.h"
 #include "cli/report/table.h"
 #include "core/alloc.h"
 #include "core/child.h"
@@ -22,7 +21,6 @@
 #include "core/log.h"
 #include "core/process.h"
 #include "core/units.h"
-#include "core/version.h"
 #include "run/run_folder.h"
 
 #define LOOK_EVERY_NS (200 * NS_PER_MS)
@@ -30,7 +28,6 @@
 #define END_GRACE_NS (10 * NS_PER_S)
 /* If the agent was stopped by a signal for this long, it is killed: its ranks exit after 10 s without its heartbeat. */
 #define STANDSTILL_LIMIT_NS (15 * NS_PER_S)
-#define VERSION_NS (10 * NS_PER_S)
 #define BAR_CELLS 20
 #define COMMAND_NOT_STARTED 127 /* as a shell reports it */
 #define LINE_START "\r\033[K"   /* clears the progress line */
@@ -57,29 +54,6 @@ void launch_catch_signals(bool only_first)
 bool launch_was_stopped(void)
 {
     return stop_count > 0;
-}
-
-/* ---- the agent ---- */
-
-/* Its release is checked before anything is planned, so that a run does not fail only after waiting in a queue. */
-int agent_program_find(char path[PATH_MAX], struct cb_err *err)
-{
-    if (!process_find_program("ckptbench-agent", path))
-        return cb_fail(err, CB_ERR_NOT_FOUND, "ckptbench-agent is neither beside ckptbench nor in PATH");
-    const struct child_options options = {
-        .argv = (const char *const[]){path, "--version", NULL}, .stdin_fd = -1, .stdout_fd = -1, .stderr_fd = -1};
-    char version[32] = "", commit[64] = "";
-    struct buf answer;
-    buf_init(&answer, 4096);
-    bool said = child_capture(&options, VERSION_NS, &answer, NULL) == 0 &&
-                remote_parse_version(answer.data, version, commit, NULL) == 0;
-    buf_release(&answer);
-    if (!said || strcmp(version, version_text()) == 0)
-        return 0;
-    return cb_fail(err, CB_ERR_UNSUPPORTED,
-                   "%s is of release %s (%s), and this is ckptbench %s (%s): install ckptbench, ckptbench-agent and "
-                   "ckptbench-worker of one release",
-                   path, version, commit, version_text(), version_commit());
 }
 
 /* ---- the progress line ---- */
@@ -270,8 +244,9 @@ static int take_attempt(const struct launch *launch, uint32_t attempts_before, c
     bool is_there = find_attempt(launch, attempts_before, path);
     if (is_there && manifest_read(path, &manifest, NULL) != CB_ERR_NOT_FOUND)
         return history_ingest(launch->history, launch->folder, &ingested, err);
-    if (is_there)
-        watch_recover_records(launch->folder);
+    if (is_there &&
+        agent_program_seal(launch->folder, OUTCOME_LOST, reason, false, err)) /* from lines, if there are any */
+        log_error("%s", err->message);
     rc = seal(launch, attempts_before, OUTCOME_LOST, reason, err);
     return rc ? rc : history_ingest(launch->history, launch->folder, &ingested, err);
 }

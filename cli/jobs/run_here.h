@@ -2,7 +2,6 @@
 #ifndef CLI_JOBS_RUN_HERE_H
 #define CLI_JOBS_RUN_HERE_H
 
-#include <limits.h>
 #include <stdbool.h>
 
 #include "core/err.h"
@@ -11,11 +10,6 @@
 /* From now on counts SIGINT and SIGTERM: the first lets the run end in order, the second ends it immediately. */
 void launch_catch_signals(bool only_first); /* true: the second signal kills this program */
 bool launch_was_stopped(void);
-
-/* The absolute path of ckptbench-agent next to this program, else in PATH. CB_ERR_NOT_FOUND, or CB_ERR_UNSUPPORTED if
- * it is of another release. An agent that cannot print its release is accepted: its libraries may exist only on the
- * nodes. */
-int agent_program_find(char path[PATH_MAX], struct cb_err *err) CB_MUST_CHECK;
 
 struct launch {
     const char *run;    /* its id */

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/jobs/agent_program.h"
 #include "cli/jobs/job_list.h"
-#include "cli/jobs/run_here.h"
 #include "cli/report/suite_report.h"
 #include "core/alloc.h"
 #include "core/log.h"

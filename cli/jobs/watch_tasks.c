@@ -1,20 +1,17 @@
 /* Tasks of a watched run: who writes its folder, and who seals it. */
 #include "cli/jobs/watch_tasks.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/jobs/agent_program.h"
 #include "core/alloc.h"
-#include "core/child.h"
 #include "core/clock.h"
 #include "core/foreground.h"
-#include "core/log.h"
 #include "core/path.h"
-#include "core/process.h"
 #include "core/units.h"
 #include "run/run_folder.h"
 
@@ -63,18 +60,11 @@ int watch_tasks_plan(const struct run_plan *plan, const struct watch_task *task,
     return rc == CB_ERR_EXISTS && becomes_planned(folder) ? 0 : rc; /* another task was faster */
 }
 
-static int find_agent(char path[PATH_MAX], struct cb_err *err)
-{
-    return process_find_program("ckptbench-agent", path)
-               ? 0
-               : cb_fail(err, CB_ERR_NOT_FOUND, "ckptbench-agent is neither beside ckptbench nor in PATH");
-}
-
 int watch_tasks_run(const char *folder, uint64_t tasks, const char *const *command, int *exit_code, struct cb_err *err)
 {
     char agent[PATH_MAX], count[24];
     size_t words = 0;
-    int status, rc = find_agent(agent, err);
+    int status, rc = agent_program_find(agent, err);
     while (command[words])
         words++;
     const char **argv = rc ? NULL : calloc(words + 5, sizeof *argv);
@@ -93,55 +83,29 @@ int watch_tasks_run(const char *folder, uint64_t tasks, const char *const *comma
     return rc;
 }
 
-/* `ckptbench-agent VERB FOLDER`, to its end. */
-static int run_agent(const char *verb, const char *folder, int *code, struct cb_err *err)
+static bool is_sealed(const char *folder)
 {
-    char agent[PATH_MAX];
-    struct child child = {0};
-    int rc = find_agent(agent, err);
-    const struct child_options options = {.argv = (const char *const[]){agent, verb, folder, NULL},
-                                          .stdin_fd = -1,
-                                          .stdout_fd = STDERR_FILENO,
-                                          .stderr_fd = -1};
-    if (!rc)
-        rc = child_start(&child, &options, err);
-    if (!rc)
-        rc = child_wait(&child, UINT64_MAX, err);
-    *code = rc ? CB_EXIT_INFRASTRUCTURE : foreground_exit_code(child.status);
-    return rc;
+    char path[PATH_MAX];
+    struct manifest unused;
+    uint32_t last;
+    return run_folder_last_attempt(folder, &last, NULL) == 0 && last > 0 &&
+           path_format(path, sizeof path, NULL, "%s/attempts/%u", folder, last) == 0 &&
+           manifest_read(path, &unused, NULL) != CB_ERR_NOT_FOUND;
 }
 
 int watch_tasks_seal(const char *folder, struct history *history, bool *sealed, struct cb_err *err)
 {
     bool ingested = false;
-    int fd, code, rc = run_folder_lock(folder, &fd, err);
+    int fd, rc = run_folder_lock(folder, &fd, err);
     *sealed = false;
     if (rc || fd < 0) /* some tasks have not ended, or one of them seals */
         return rc;
-    rc = run_agent("seal-tasks", folder, &code, err);
-    if (!rc && code == CB_EXIT_PASS)
+    bool was_sealed = is_sealed(folder);
+    if (!was_sealed)
+        rc = agent_program_seal(folder, OUTCOME_LOST, NULL, true, err);
+    *sealed = !rc && !was_sealed && is_sealed(folder);
+    if (*sealed)
         rc = history_ingest(history, folder, &ingested, err);
-    else if (!rc && code != CB_EXIT_INCONCLUSIVE)
-        rc = cb_fail(err, CB_ERR_SYSTEM, "the run could not be sealed");
-    *sealed = !rc && code == CB_EXIT_PASS;
     close(fd);
     return rc;
-}
-
-void watch_recover_records(const char *folder)
-{
-    static const char *const ends[] = {"manifest.json", "records"};
-    char path[PATH_MAX];
-    struct cb_err err;
-    uint32_t attempt = 0;
-    int code;
-    if (run_folder_last_attempt(folder, &attempt, NULL) || attempt == 0 ||
-        path_format(path, sizeof path, NULL, "%s/attempts/%u/watch", folder, attempt) || access(path, F_OK) != 0)
-        return;
-    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
-        if (path_format(path, sizeof path, NULL, "%s/attempts/%u/%s", folder, attempt, ends[i]) ||
-            access(path, F_OK) == 0)
-            return;
-    if (run_agent("recover", folder, &code, &err))
-        log_error("%s", err.message);
 }

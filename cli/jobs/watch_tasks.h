@@ -1,5 +1,4 @@
-/* Watched runs that several `ckptbench watch --join` share, and those whose agent died: starts the agent for the steps
- * that need its code. */
+/* Watched runs that several `ckptbench watch --join` share. */
 #ifndef CLI_JOBS_WATCH_TASKS_H
 #define CLI_JOBS_WATCH_TASKS_H
 
@@ -27,9 +26,5 @@ int watch_tasks_run(const char *folder, uint64_t tasks, const char *const *comma
 
 /* Seals the run if all tasks have ended, and brings it into the history. *sealed is true for one of the tasks alone. */
 int watch_tasks_seal(const char *folder, struct history *history, bool *sealed, struct cb_err *err) CB_MUST_CHECK;
-
-/* Before an attempt is sealed in place of an agent that died: makes records of the lines that watched processes have
- * left. Does nothing for other workloads, and if there are records. A failure is logged; then the attempt has none. */
-void watch_recover_records(const char *folder);
 
 #endif

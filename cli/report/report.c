@@ -389,7 +389,7 @@ int report_checkpoints(const struct run_info *info, bool colour, struct buf *out
     return rc;
 }
 
-/* The value of the next fact whose key begins with a text, from the fact of index *at on; NULL if there is none. */
+/* Finds the next fact whose key begins with a text, from index *at on, and returns its value; NULL: no more. */
 static const char *next_fact(const struct run_info *info, const char *prefix, size_t *at)
 {
     while (*at < info->fact_count) {

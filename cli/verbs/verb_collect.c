@@ -12,14 +12,13 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/jobs/agent_program.h"
 #include "cli/jobs/job_list.h"
 #include "cli/jobs/pool_list.h"
-#include "cli/jobs/run_here.h"
 #include "cli/jobs/site_runs.h"
 #include "cli/report/history_reading.h"
 #include "cli/sites/site_verb.h"
 #include "core/alloc.h"
-#include "core/child.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/path.h"
@@ -30,8 +29,6 @@
 
 #define PATH_MAX_BYTES 4096
 #define DEFAULT_SILENCE_NS (60 * NS_PER_S)
-#define SEALING_NS (600 * NS_PER_S)
-#define LINES_FOLDER "watch" /* of an attempt (docs/watch.md) */
 
 struct collection {
     struct history *history;
@@ -97,66 +94,28 @@ static uint64_t last_sign_ns(const char *attempt_path)
     return newest;
 }
 
-/* Whether a controller, on whichever machine, is at work on the run: clocks of two machines may differ. */
-static bool has_controller(const char *folder)
-{
-    int fd = -1;
-    bool held = run_folder_lock(folder, &fd, NULL) == 0 && fd < 0;
-    if (fd >= 0)
-        close(fd);
-    return held;
-}
-
-/* The processes of an attempt have left lines: the agent makes records of them. A program that records itself needs no
- * silence if all of its processes reported their end. */
+/* The processes of an attempt have left lines. A program that records itself needs no silence if all of its processes
+ * reported their end. */
 static int seal_lines(struct collection *self, const char *run, const char *folder, const char *attempt_path,
                       bool is_silent, struct cb_err *err)
 {
-    char agent[PATH_MAX_BYTES];
+    static const char lost[] = "not every process reported its end: what had been recorded until then is kept";
     struct manifest manifest;
-    struct buf unused;
-    int rc = agent_program_find(agent, err);
-    if (rc)
-        return rc;
-    const struct child_options options = {
-        .argv = (const char *const[]){agent, "seal", folder, is_silent ? "--silent" : NULL, NULL},
-        .stdin_fd = -1,
-        .stdout_fd = -1,
-        .stderr_fd = -1};
-    buf_init(&unused, RUN_FOLDER_FILE_MAX_BYTES);
-    rc = child_capture(&options, SEALING_NS, &unused, err);
-    buf_release(&unused);
-    if (rc)
-        return rc;
-    if (manifest_read(attempt_path, &manifest, NULL) == 0)
+    int rc = agent_program_seal(folder, OUTCOME_LOST, is_silent ? lost : NULL, false, err);
+    if (!rc && manifest_read(attempt_path, &manifest, NULL) == 0)
         report(self, run, "sealed", *manifest.message ? manifest.message : NULL);
-    return 0;
+    return rc;
 }
 
-static int seal_if_dead(struct collection *self, const char *run, const char *folder, struct cb_err *err)
+static int seal_vanished(struct collection *self, const char *run, const char *path, uint32_t attempt, uint64_t sign_ns,
+                         struct cb_err *err)
 {
-    char path[PATH_MAX_BYTES];
-    struct manifest manifest;
+    uint64_t started_ns = modified_ns(path, "fingerprint.json");
+    struct manifest manifest = {.attempt = attempt,
+                                .outcome = OUTCOME_LOST,
+                                .started_wall_ns = started_ns && started_ns < sign_ns ? started_ns : sign_ns,
+                                .ended_wall_ns = sign_ns};
     struct progress progress;
-    uint32_t last;
-    int rc = run_folder_last_attempt(folder, &last, err);
-    if (rc || last == 0)
-        return rc;
-    if (path_format(path, sizeof path, err, "%s/attempts/%u", folder, last))
-        return CB_ERR_USAGE;
-    rc = manifest_read(path, &manifest, err);
-    if (rc != CB_ERR_NOT_FOUND)
-        return rc;
-    uint64_t sign_ns = last_sign_ns(path), started_ns = modified_ns(path, "fingerprint.json");
-    bool is_silent = sign_ns + self->silence_ns <= clock_wall_ns(), has_lines = modified_ns(path, LINES_FOLDER) != 0;
-    if ((!is_silent && !has_lines) || has_controller(folder))
-        return 0;
-    if (has_lines)
-        return seal_lines(self, run, folder, path, is_silent, err);
-    manifest = (struct manifest){.attempt = last,
-                                 .outcome = OUTCOME_LOST,
-                                 .started_wall_ns = started_ns && started_ns < sign_ns ? started_ns : sign_ns,
-                                 .ended_wall_ns = sign_ns};
     snprintf(manifest.run, sizeof manifest.run, "%s", run);
     if (progress_read(path, &progress, NULL))
         snprintf(manifest.message, sizeof manifest.message, "the agent vanished before it reported any progress");
@@ -166,11 +125,37 @@ static int seal_if_dead(struct collection *self, const char *run, const char *fo
     else
         snprintf(manifest.message, sizeof manifest.message, "the agent vanished while %s%s%s", progress.state,
                  progress.note[0] ? ": " : "", progress.note);
-    rc = manifest_write_for_agent(path, &manifest, err);
+    int rc = manifest_write_for_agent(path, &manifest, err);
     if (rc == CB_ERR_EXISTS)
         return 0; /* the agent was running and sealed it first */
     if (rc == 0)
         report(self, run, "sealed", manifest.message);
+    return rc;
+}
+
+static int seal_if_dead(struct collection *self, const char *run, const char *folder, struct cb_err *err)
+{
+    char path[PATH_MAX_BYTES];
+    struct manifest manifest;
+    uint32_t last;
+    int lock = -1, rc = run_folder_last_attempt(folder, &last, err);
+    if (rc || last == 0)
+        return rc;
+    if (path_format(path, sizeof path, err, "%s/attempts/%u", folder, last))
+        return CB_ERR_USAGE;
+    rc = manifest_read(path, &manifest, err);
+    if (rc != CB_ERR_NOT_FOUND)
+        return rc;
+    uint64_t sign_ns = last_sign_ns(path);
+    bool is_silent = sign_ns + self->silence_ns <= clock_wall_ns(), has_lines = modified_ns(path, LINES_FOLDER) != 0;
+    if (!is_silent && !has_lines)
+        return 0;
+    if (run_folder_lock(folder, &lock, NULL) == 0 && lock < 0)
+        return 0; /* a controller, on whichever machine, is at work on the run: clocks of two machines may differ */
+    rc = has_lines ? seal_lines(self, run, folder, path, is_silent, err)
+                   : seal_vanished(self, run, path, last, sign_ns, err);
+    if (lock >= 0)
+        close(lock);
     return rc;
 }
 

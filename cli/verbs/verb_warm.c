@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/jobs/agent_program.h"
 #include "cli/jobs/pool_list.h"
-#include "cli/jobs/run_here.h"
 #include "cli/jobs/submission.h"
 #include "cli/sites/site_verb.h"
 #include "core/clock.h"

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/jobs/agent_program.h"
 #include "cli/jobs/run_here.h"
 #include "cli/jobs/watch_tasks.h"
 #include "cli/plan/run_plan.h"

@@ -44,7 +44,8 @@ def test_ranks_that_join_are_one_run_which_the_last_one_reports(tmp_path):
 def test_the_run_ends_with_its_last_task_and_fails_with_any(tmp_path):
     gate = tmp_path / "gate"
     os.mkfifo(gate)
-    late = start(tmp_path, "uneven", 0, "sh", "-c", f"cat {gate}; exit 0")
+    late = start(tmp_path, "uneven", 0, "sh", "-c", f"echo joined; cat {gate}; exit 0")
+    assert late.stdout.readline() == "joined\n"
     (first,) = end(start(tmp_path, "uneven", 1, "sh", "-c", "exit 7"))
     assert first[0] == 7 and "run uneven" not in first[2]
     assert "0 ingested" in ckptbench(tmp_path, "collect", "--silence", "0s").stdout  # nobody is taken for dead

@@ -126,7 +126,7 @@ static void fail_behind(ckptbench *handle, uint32_t rank, uint32_t ranks, void *
     assert_int_equal(code, rank == 0 ? CKPTBENCH_EXISTS : CKPTBENCH_ABORTED);
     assert_non_null(strstr(error.text, "taken"));
     assert_int_equal(ckptbench_load(handle, where, state, NULL, &error), 0);
-    /* Who waits is told, and the next call is not. */
+    /* Waiting returns the failure; the next call passes. */
     assert_int_equal(ckptbench_save_async(handle, where, state, &save, &error), 0);
     code = ckptbench_async_wait(save, -1, NULL, NULL, &error);
     assert_int_equal(code, rank == 0 ? CKPTBENCH_EXISTS : CKPTBENCH_ABORTED);

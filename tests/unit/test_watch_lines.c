@@ -207,21 +207,32 @@ static void of_two_processes_that_claim_a_rank_at_the_same_time_one_counts(void 
     end(&attempt);
 }
 
+static struct watch_summary summary_of_lines(void)
+{
+    struct attempt attempt = {.run = "unit", .number = 1, .pages = {.lock_fd = -1}};
+    struct watch_summary summary;
+    struct cb_err err;
+    if (watch_lines_read(&attempt, folder, &summary, &err))
+        fail_msg("%s", err.message);
+    pages_release(&attempt.pages);
+    return summary;
+}
+
 static void tasks_tell_how_many_there_are_and_how_they_ended(void **unused)
 {
     (void)unused;
-    struct watch_summary summary;
-    struct cb_err err;
     write_lines("h-1.task", "{\"op\": \"task\", \"tasks\": 3, \"command\": \"python\", \"start_ns\": 20}\n"
-                            "{\"op\": \"task_end\", \"failure\": \"\", \"asked\": false}\n");
+                            "{\"op\": \"task_end\", \"failure\": \"\", \"asked\": false, \"end_ns\": 30}\n");
     write_lines("i-2.task", "{\"op\": \"task\", \"tasks\": 3, \"command\": \"python\", \"start_ns\": 10}\n");
-    assert_int_equal(watch_lines_read_tasks(folder, &summary, &err), 0);
+    struct watch_summary summary = summary_of_lines();
     assert_true(summary.tasks == 2 && summary.ended == 1 && summary.expected == 3 && summary.has_several_hosts);
     assert_true(summary.started_wall_ns == 10 && strcmp(summary.command, "python") == 0 && !*summary.failure);
+    assert_true(summary.ended_wall_ns == 30 && !summary.was_late);
     write_lines("i-2.task", "{\"op\": \"task_end\", \"failure\": \"python ended with exit status 7 on i\", "
-                            "\"asked\": true}\n");
-    assert_int_equal(watch_lines_read_tasks(folder, &summary, &err), 0);
-    assert_true(summary.was_asked && strcmp(summary.failure, "python ended with exit status 7 on i") == 0);
+                            "\"asked\": true, \"late\": true}\n");
+    summary = summary_of_lines();
+    assert_true(summary.was_asked && summary.was_late);
+    assert_string_equal(summary.failure, "python ended with exit status 7 on i");
     clear();
 }
 
