@@ -284,7 +284,7 @@ void run_folder_read_state(const char *path, uint32_t sealed, char state[16])
 }
 
 /* A record lock on a file, because flock() on the folder would not hold between machines of a network file system. */
-static int lock_folder(const char *path, short type, bool waits, int *fd, struct cb_err *err)
+static int lock_folder(const char *path, short type, int *fd, struct cb_err *err)
 {
     char file[PATH_MAX];
     struct flock whole = {.l_type = type, .l_whence = SEEK_SET};
@@ -294,8 +294,7 @@ static int lock_folder(const char *path, short type, bool waits, int *fd, struct
     int opened = *fd >= 0 ? *fd : open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (opened < 0)
         return cb_fail_errno(err, errno, "opening %s", file);
-    if (fcntl(opened, waits ? F_OFD_SETLKW : F_OFD_SETLK, &whole) < 0 && errno != ENOLCK && errno != ENOSYS &&
-        errno != EOPNOTSUPP) {
+    if (fcntl(opened, F_OFD_SETLK, &whole) < 0 && errno != ENOLCK && errno != ENOSYS && errno != EOPNOTSUPP) {
         int failed = errno;
         close(opened);
         *fd = opened = -1; /* nobody closes it again, when the number may be another file's */
@@ -309,18 +308,12 @@ static int lock_folder(const char *path, short type, bool waits, int *fd, struct
 int run_folder_lock(const char *path, int *fd, struct cb_err *err)
 {
     *fd = -1;
-    return lock_folder(path, F_WRLCK, false, fd, err);
+    return lock_folder(path, F_WRLCK, fd, err);
 }
 
 int run_folder_share_lock(const char *path, int *fd, struct cb_err *err)
 {
-    return lock_folder(path, F_RDLCK, false, fd, err);
-}
-
-int run_folder_wait_for_lock(const char *path, bool is_shared, int *fd, struct cb_err *err)
-{
-    *fd = -1;
-    return lock_folder(path, is_shared ? F_RDLCK : F_WRLCK, true, fd, err);
+    return lock_folder(path, F_RDLCK, fd, err);
 }
 
 static void write_slowest(struct json_writer *json, const void *object)

@@ -77,8 +77,6 @@ int run_folder_lock(const char *path, int *fd, struct cb_err *err) CB_MUST_CHECK
  * the whole lock passes its descriptor in *fd, which then shares the lock; else *fd is -1. If it cannot be locked, the
  * descriptor is closed and *fd is -1. */
 int run_folder_share_lock(const char *path, int *fd, struct cb_err *err) CB_MUST_CHECK;
-/* Waits for the lock, alone or shared. */
-int run_folder_wait_for_lock(const char *path, bool is_shared, int *fd, struct cb_err *err) CB_MUST_CHECK;
 
 struct manifest {
     char run[RUN_ID_BYTES];

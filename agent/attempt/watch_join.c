@@ -21,6 +21,8 @@
 
 #define HOST_BYTES 200
 #define LINE_BYTES 4096
+#define LOCK_NS (60 * NS_PER_S)
+#define LOOK_NS (20 * NS_PER_MS)
 #define PROBE_GRACE_NS (3 * NS_PER_S)
 #define NOT_STARTED (127 << 8) /* exit status 127, as a shell reports it */
 
@@ -73,18 +75,33 @@ static void unlock(struct task *self)
     self->lock_fd = -1;
 }
 
+/* Others hold it for moments, except a program that runs or seals the run: the command must not wait for that. */
+static int wait_for_lock(const char *run_folder, bool is_shared, int *fd, struct cb_err *err)
+{
+    uint64_t end_ns = clock_monotonic_ns() + LOCK_NS;
+    for (;;) {
+        *fd = -1;
+        int rc = is_shared ? run_folder_share_lock(run_folder, fd, err) : run_folder_lock(run_folder, fd, err);
+        if (rc || *fd >= 0)
+            return rc;
+        if (clock_monotonic_ns() > end_ns)
+            return cb_fail(err, CB_ERR_TIMEOUT, "run %s is locked by another program", strrchr(run_folder, '/') + 1);
+        clock_sleep_ns(LOOK_NS);
+    }
+}
+
 /* Afterwards the folder is locked shared, and the attempt is there. */
 static int enter(struct task *self, const char *run_folder, struct cb_err *err)
 {
     uint32_t number = 0;
     for (;;) {
-        int rc = run_folder_wait_for_lock(run_folder, true, &self->lock_fd, err);
+        int rc = wait_for_lock(run_folder, true, &self->lock_fd, err);
         if (!rc)
             rc = find_attempt(self, run_folder, &number, err);
         if (rc || number > 0)
             return rc;
         unlock(self);
-        rc = run_folder_wait_for_lock(run_folder, false, &self->lock_fd, err);
+        rc = wait_for_lock(run_folder, false, &self->lock_fd, err);
         if (!rc)
             rc = create_attempt(self, run_folder, err);
         unlock(self);
