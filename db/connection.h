@@ -65,7 +65,7 @@ void db_copy_text(sqlite3_stmt *statement, int column, char *out, size_t size);
 
 /* ---- the schema, as numbered migrations; docs/history.md explains the tables ---- */
 
-#define SCHEMA_VERSION 4
+#define SCHEMA_VERSION 5
 
 /* Whether the database must be migrated. Here and below, another program's database and a newer schema fail with a
  * message that names the file. */

@@ -105,12 +105,15 @@ static const char version_3[] = "ALTER TABLE operation ADD COLUMN slowest_state 
 static const char version_4[] =
     "CREATE INDEX run_unfinished ON run(run) WHERE state NOT IN ('done','failed','cancelled');";
 
+/* Finds the runs that have a metric without reading every run: a page of the whole history asks for all primary ones. */
+static const char version_5[] = "CREATE INDEX metric_by_name ON metric(metric, run, op);";
+
 struct migration {
     const char *sql;
     int (*fill)(struct history *self, struct cb_err *err); /* runs after the SQL; may be NULL */
 };
 static const struct migration migrations[SCHEMA_VERSION] = {
-    {version_1, fill_powers}, {version_2, NULL}, {version_3, NULL}, {version_4, NULL}};
+    {version_1, fill_powers}, {version_2, NULL}, {version_3, NULL}, {version_4, NULL}, {version_5, NULL}};
 
 /* One statement, and so one transaction: another process may be creating the history. */
 static int check_owner(struct history *self, int64_t *version, struct cb_err *err)

@@ -245,6 +245,7 @@ def test_a_database_of_an_earlier_version_is_where_the_index_begins(machines):
     with contextlib.closing(sqlite3.connect(first.index(), isolation_level=None)) as database:  # what is in no folder
         database.execute("update run set message='told by nobody else'")
         database.execute("drop index run_unfinished")
+        database.execute("drop index metric_by_name")
         database.execute("delete from meta")
         database.execute("update run set folder='/where/it/was/runs/20261121-aaaa'")
         database.execute("pragma user_version=3")

@@ -52,8 +52,8 @@ static void an_older_schema_is_migrated_also_by_those_that_only_read(void **stat
     struct cb_err err;
     struct history *history = open_history(self);
     assert_int_equal(db_exec(history,
-                             "DROP INDEX run_unfinished; DROP TABLE pool; ALTER TABLE operation DROP COLUMN "
-                             "slowest_state; PRAGMA user_version=1",
+                             "DROP INDEX metric_by_name; DROP INDEX run_unfinished; DROP TABLE pool; ALTER TABLE "
+                             "operation DROP COLUMN slowest_state; PRAGMA user_version=1",
                              &err),
                      0);
     history_close(history);

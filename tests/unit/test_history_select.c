@@ -96,12 +96,47 @@ static void a_window_baseline_slides_and_leaves_out_what_is_compared_with_it(voi
     history_close(history);
 }
 
+static int count_step(void *count)
+{
+    ++*(int *)count;
+    return 0;
+}
+
+static int forget_point(void *context, const struct metric_point *point, struct cb_err *err)
+{
+    (void)context, (void)point, (void)err;
+    return 0;
+}
+
+/* Steps of SQLite's machine that a question for a metric takes. */
+static int steps_of_metric(struct history *history, enum metric_id metric)
+{
+    struct cb_err err;
+    int steps = 0;
+    sqlite3_progress_handler(history->db, 1, count_step, &steps);
+    assert_int_equal(history_each_point(history, NULL, OP_COUNT, metric, forget_point, NULL, &err), 0);
+    sqlite3_progress_handler(history->db, 0, NULL, NULL);
+    return steps;
+}
+
+static void a_metric_that_no_run_has_costs_the_same_whatever_the_number_of_runs(void **state)
+{
+    struct fixture *self = *state;
+    struct history *history = open_history(self);
+    int steps = steps_of_metric(history, METRIC_GOODPUT);
+    make_three(self, history);
+    assert_int_equal(steps_of_metric(history, METRIC_GOODPUT), steps);
+    assert_true(steps_of_metric(history, METRIC_OP_S) > steps);
+    history_close(history);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(words_add_up_and_filters_narrow),
         TEST(names_that_fail_say_the_nearest),
         TEST(a_window_baseline_slides_and_leaves_out_what_is_compared_with_it),
+        TEST(a_metric_that_no_run_has_costs_the_same_whatever_the_number_of_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
