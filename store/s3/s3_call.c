@@ -75,7 +75,7 @@ static int ask(struct s3_call *self, enum s3_method method, const char *prefix, 
     self->code = self->curl_code = 0;
     self->detail[0] = '\0';
     self->state = S3_CALL_IDLE;
-    self->attempts = 0;
+    self->attempts = self->silences = 0;
     self->part = 0;
     self->most_attempts = self->session->attempts;
     self->deadline_ns = self->session->options.deadline_ns;

@@ -80,6 +80,7 @@ struct s3_call {
     uint32_t attempts, address, signed_with; /* signed_with: number of the session's credentials */
     uint64_t first_ns, attempt_ns, progress_ns, sent_ns, retry_ns;
     bool answered;     /* the first byte of the reply has arrived */
+    uint32_t silences; /* attempts in a row that stalled without one */
     uint64_t begun_at; /* bytes of `into` from earlier attempts; this attempt requests the rest */
     char payload_hash[2 * HASH_SHA256_BYTES + 1], crc32c[12], range[64];
     enum s3_failure last_failure;

@@ -268,8 +268,12 @@ static void settle(struct s3_loop *self, struct s3_call *call, enum s3_failure f
         return;
     }
     bool pressed = failure == S3_FAILURE_THROTTLED && s3_window_throttled(&self->window, call->attempt_ns, now_ns);
+    call->silences = failure == S3_FAILURE_STALLED && !call->answered ? call->silences + 1 : 0;
     if (failure == S3_FAILURE_FATAL || !can_mend(call, failure, why)) {
         s3_call_give_up(call, failure == S3_FAILURE_FATAL ? "" : why);
+        finish(self, call);
+    } else if (call->silences >= s3_most_silences((uint32_t)self->session->address_count)) {
+        s3_call_give_up(call, "none of the last was answered with a single byte");
         finish(self, call);
     } else if (call->attempts >= call->most_attempts && failure != S3_FAILURE_UNSIGNED) { /* one of these at most */
         s3_call_give_up(call, "");

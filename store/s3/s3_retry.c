@@ -11,6 +11,7 @@
 #define FIRST_BACKOFF_NS (50 * NS_PER_MS)
 #define FIRST_THROTTLED_NS (500 * NS_PER_MS) /* initial value of the S3 connector and the AWS clients */
 #define LONGEST_BACKOFF_NS (20 * NS_PER_S)
+#define SILENCES 3
 #define PRESSURE_WEIGHT (1.0 / 16)
 #define PRESSED (1.0 / 8)
 
@@ -39,6 +40,11 @@ enum s3_failure s3_classify(long status, const char *code)
     if (status == 408 || (status >= 500 && status != 501))
         return S3_FAILURE_SERVER;
     return S3_FAILURE_FATAL;
+}
+
+uint32_t s3_most_silences(uint32_t addresses)
+{
+    return addresses > SILENCES ? addresses : SILENCES;
 }
 
 uint64_t s3_backoff_ns(uint32_t attempt, enum s3_failure failure, bool pressed, uint64_t random)

@@ -21,6 +21,11 @@ enum s3_failure {
  * since a 200 can contain an error. */
 enum s3_failure s3_classify(long status, const char *code);
 
+/* How many attempts in a row may stall without a byte of a reply before the request fails, whatever s3.attempts is: a
+ * server that is full may accept requests for ever and answer none. Three, as many attempts as AWS's SDKs make in their
+ * standard mode; or one for each of the endpoint's addresses, since a retry goes to the next. */
+uint32_t s3_most_silences(uint32_t addresses);
+
 /* Backoff before attempt `attempt` + 1 (the first is 1): a random time up to a limit that doubles with every attempt
  * ("full jitter"), so that clients that failed together do not retry together. The first retry is almost immediate;
  * while the server is `pressed` (see s3_window_throttled) the limit for throttled requests is ten times longer.

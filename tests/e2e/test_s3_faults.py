@@ -130,6 +130,18 @@ def test_what_does_not_pass_is_given_up_by_name_and_leaves_nothing_that_verifies
     bed.fails(*wanted, words=["s3.deadline=4s"])
 
 
+@pytest.mark.parametrize("silent", [{}, {"method": "PUT"}, {"operation": "PutObject", "after": 1}], ids=["anything", "writes", "all-but-the-claim"])
+def test_a_server_that_accepts_and_never_answers_is_asked_three_times(bed, silent):
+    """As one does that is full. Neither s3.deadline nor timeout.op is near."""
+    bed.faults.fail(silent | {"fault": "stall", "times": 0})
+    said = bed.fails("gave up after 3 attempts", "none of the last was answered with a single byte", words=["s3.deadline=5m"])
+    assert "no byte moved for 1 s (s3.stall)" in said
+    asked = [(row["method"], row["key"], row["part"], *row["query"]) for row in bed.faults.log() if row["fault"] == "stall"]
+    puts = [row for row in asked if row[0] == "PUT"]
+    assert len(puts) == 3 * len(set(puts)) or silent == {}, asked
+    assert max(asked.count(row) for row in asked) == 3 or silent == {}, asked  # the agent asks for the claim, too
+
+
 def test_a_run_that_goes_on_counts_the_save_that_the_server_refused(bed):
     bed.faults.fail({"operation": "UploadPart", "fault": "error", "after": 3, "times": 1})  # a save has three parts
     run = bed.passes("on_error=continue", "iterations=3", "s3.attempts=1")

@@ -346,6 +346,14 @@ static void failures_have_their_class(void **unused)
         assert_int_equal(s3_classify(cases[i].status, cases[i].code), cases[i].failure);
 }
 
+static void silence_is_endured_three_times_or_once_an_address(void **unused)
+{
+    (void)unused;
+    assert_int_equal(s3_most_silences(0), 3); /* a proxy resolves */
+    assert_int_equal(s3_most_silences(1), 3);
+    assert_int_equal(s3_most_silences(8), 8);
+}
+
 static void backoff_is_anything_up_to_a_bound_that_doubles(void **unused)
 {
     (void)unused;
@@ -438,6 +446,7 @@ int main(void)
         cmocka_unit_test(damaged_headers_are_not_believed),
         cmocka_unit_test(an_error_document_gives_code_message_and_region),
         cmocka_unit_test(failures_have_their_class),
+        cmocka_unit_test(silence_is_endured_three_times_or_once_an_address),
         cmocka_unit_test(backoff_is_anything_up_to_a_bound_that_doubles),
         cmocka_unit_test(what_failed_once_is_repeated_almost_at_once),
         cmocka_unit_test(a_few_refusals_among_many_answers_change_nothing),
