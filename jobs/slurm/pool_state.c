@@ -92,6 +92,7 @@ struct jobs_of_pool {
     const struct slurm_job *first; /* the job with the most informative state */
     uint64_t restarts;             /* the largest number of restarts of any job */
     bool given_up;                 /* Slurm removed a job that could not start before its deadline */
+    bool lost_nodes;               /* a job ended because its nodes did not come up, or are down */
 };
 
 static void count_jobs(const struct pool *pool, const struct slurm_jobs *jobs, struct jobs_of_pool *found)
@@ -104,6 +105,7 @@ static void count_jobs(const struct pool *pool, const struct slurm_jobs *jobs, s
         if (strcmp(job->name, pool->id) != 0)
             continue;
         found->given_up = found->given_up || job->state == SLURM_DEADLINE;
+        found->lost_nodes = found->lost_nodes || job->state == SLURM_NODE_FAIL || job->state == SLURM_BOOT_FAIL;
         if (phase >= SLURM_IS_UNSETTLED)
             continue;
         found->waiting += phase == SLURM_IS_WAITING || phase == SLURM_IS_UNKNOWN;
@@ -118,6 +120,15 @@ static void count_jobs(const struct pool *pool, const struct slurm_jobs *jobs, s
     }
 }
 
+/* Fewer nodes are available sooner: try half of them. */
+static void advise(const struct pool *pool, char advice[128])
+{
+    char fewer[64] = "";
+    if (pool->nodes > 1)
+        snprintf(fewer, sizeof fewer, "fewer nodes (nodes=%" PRIu64 "), ", pool->nodes / 2);
+    snprintf(advice, 128, "try %sanother slurm.constraint or slurm.partition", fewer);
+}
+
 static void judge_listed(const struct pool *pool, const struct pool_observation *observation,
                          const struct jobs_of_pool *found, struct pool_verdict *verdict)
 {
@@ -128,13 +139,11 @@ static void judge_listed(const struct pool *pool, const struct pool_observation 
     else
         verdict->state = found->booting ? POOL_BOOTING : found->waiting ? POOL_PENDING : POOL_ENDING;
     if (failing) {
-        char fewer[64] = ""; /* fewer nodes are available sooner: try half of them */
-        if (pool->nodes > 1)
-            snprintf(fewer, sizeof fewer, "fewer nodes (nodes=%" PRIu64 "), ", pool->nodes / 2);
+        char advice[128];
+        advise(pool, advice);
         snprintf(verdict->note, sizeof verdict->note,
-                 "its nodes have failed to come up %" PRIu64 " time%s of at most %d: try %sanother slurm.constraint or "
-                 "slurm.partition",
-                 found->restarts, units_plural(found->restarts), POOL_MOST_FAILURES, fewer);
+                 "its nodes have failed to come up %" PRIu64 " time%s of at most %d: %s", found->restarts,
+                 units_plural(found->restarts), POOL_MOST_FAILURES, advice);
         verdict->give_up = found->restarts >= POOL_MOST_FAILURES && observation->usage.jobs == 0;
     } else if (verdict->state == POOL_PENDING && strcmp(found->first->reason, "None") != 0) {
         snprintf(verdict->note, sizeof verdict->note, "%s", found->first->reason);
@@ -153,7 +162,8 @@ void pool_state_judge(const struct pool *pool, const struct pool_observation *ob
     uint64_t sign_ns =
         observation->usage.seen_wall_ns > pool->intent_wall_ns ? observation->usage.seen_wall_ns : pool->intent_wall_ns;
     bool never_began = found.given_up && observation->usage.jobs == 0;
-    bool recent = sign_ns + JUST_SENT_NS > observation->now_wall_ns && !never_began;
+    bool never_came = found.lost_nodes && observation->usage.jobs == 0 && *pool->sbcast;
+    bool recent = sign_ns + JUST_SENT_NS > observation->now_wall_ns && !never_began && !never_came;
     if (verdict->listed) {
         snprintf(verdict->job, sizeof verdict->job, "%s", found.first->id);
         judge_listed(pool, observation, &found, verdict);
@@ -165,9 +175,13 @@ void pool_state_judge(const struct pool *pool, const struct pool_observation *ob
     } else if (recent && !observation->stopping) {
         verdict->state = observation->usage.jobs ? POOL_UP : POOL_SUBMITTED;
     } else {
+        char advice[128], failed[200];
+        advise(pool, advice);
+        snprintf(failed, sizeof failed, "its nodes did not come up: %s", advice);
         verdict->state = POOL_ENDED;
         snprintf(verdict->note, sizeof verdict->note, "%s",
                  observation->stopping ? "stopped on request"
+                 : never_came          ? failed
                  : never_began         ? "its nodes were not allocated in time; fewer nodes may start sooner"
                                        : "Slurm has no job of it any more");
     }

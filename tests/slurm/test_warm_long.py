@@ -93,6 +93,21 @@ def test_a_held_allocation_pays_for_the_boot_once(sleeping):
     sleeping.call("warm", "stop", "h")
 
 
+@pytest.mark.parametrize("mode", ["hold", "touch"])
+def test_a_failed_boot_ends_a_pool_that_is_led_from_here(sleeping, mode):
+    """Slurm repeats no allocation of salloc."""
+    (sleeping.configuration.parent / "resume").write_text("#!/bin/sh\nexit 0\n")
+    sleeping.call("warm", "start", "n", f"mode={mode}", "nodes=1", "for=1h", "slurm.sbcast=/tmp")
+    run = sleeping.submit_one(*QUICK, "slurm.sbcast=/tmp", "--warm", "n")[0] if mode == "hold" else None
+    ended = wait_for(sleeping, lambda line: line["state"] == "ended", seconds=150)
+    assert "did not come up" in ended["note"] and "slurm.constraint" in ended["note"] and ended["jobs"] == 0, ended
+    if run:
+        line = sleeping.wait_final(run)[run]
+        assert line["outcome"] == "cancelled" and "did not come up" in line["note"], line
+    assert not sleeping.slurm("squeue", "-h", "-a", "-n", ended["id"]).strip()
+    assert (sleeping.home / "pools" / ended["id"] / "end.json").exists()
+
+
 def test_nodes_that_never_boot_are_given_up_with_a_proposal(sleeping):
     (sleeping.configuration.parent / "resume").write_text("#!/bin/sh\nexit 0\n")
     sleeping.call("warm", "start", "n", "mode=hold", "nodes=1", "for=1h")
