@@ -212,9 +212,11 @@ static int run_warm(const char *folder)
     struct cb_err err;
     catch_signals();
     int rc = pool_job_begin(&job, folder, &signals_received, &time_is_up, &err);
-    if (!rc)
+    if (!rc) {
         rc = job.pool.mode == POOL_TOUCH ? touch_run(&job, &err) : hold_run(&job, &err);
-    pool_job_give_back(&job);
+        int left = pool_job_leave(&job, rc ? NULL : &err);
+        rc = rc ? rc : left;
+    }
     if (rc)
         log_error("%s", err.message);
     return rc ? CB_EXIT_INFRASTRUCTURE : CB_EXIT_PASS;

@@ -253,6 +253,7 @@ static void add_share(const struct pool_share *share, uint64_t *first_ns, struct
     usage->boot_ns = boot_ns > usage->boot_ns ? boot_ns : usage->boot_ns;
     usage->seen_wall_ns = share->seen_wall_ns > usage->seen_wall_ns ? share->seen_wall_ns : usage->seen_wall_ns;
     usage->jobs++;
+    usage->open_jobs += !share->ended;
     if (*first_ns == 0 || share->began_wall_ns < *first_ns) {
         *first_ns = share->began_wall_ns;
         snprintf(usage->nodes, sizeof usage->nodes, "%s", share->nodes);

@@ -19,6 +19,8 @@
 #define POOL_NAME_BYTES 48
 #define POOL_MOST_FAILURES 3                              /* failed boots after which a pool ends */
 #define POOL_DEADLINE_NS (10 * 60 * UINT64_C(1000000000)) /* after the expiry: Slurm then removes jobs that still run */
+#define POOL_MARGIN_NS                                                                                                 \
+    (2 * 60 * UINT64_C(1000000000)) /* a hold job that does not end itself: Slurm ends it so much later */
 #define POOL_SCRIPT "job.sbatch"
 #define POOL_ALLOCATION "job.salloc" /* instead of it, for a pool that is led from where it was started */
 #define POOL_LOG "job.log"
@@ -92,6 +94,7 @@ struct pool_usage {
     uint64_t job_node_ns;  /* node time of its jobs, including their boots */
     uint64_t boot_ns;      /* the longest boot: what a run would have waited for */
     uint64_t jobs;         /* jobs that began */
+    uint64_t open_jobs;    /* those that have not marked their share as ended */
     uint64_t failures;     /* failed boots: Slurm restarted a job that had never begun */
     uint64_t seen_wall_ns; /* latest heartbeat of any job */
     char nodes[512];       /* of the first job that began; "" before */

@@ -17,6 +17,7 @@
 #include "agent/attempt/seal.h"
 #include "agent/attempt/slurm_end.h"
 #include "agent/attempt/watch_command.h"
+#include "agent/give_back.h"
 #include "core/clock.h"
 #include "core/memory.h"
 #include "core/units.h"
@@ -30,6 +31,7 @@
 #define PROBE_GRACE_NS (3 * NS_PER_S) /* for a probe that still runs when the ranks have ended */
 #define WAIT_LOOK_NS (500 * NS_PER_MS)
 #define WAIT_PROGRESS_NS (5 * NS_PER_S)
+#define DAY_NS (24 * 3600 * NS_PER_S)
 #define CLEAN_DEADLINE_NS (15 * NS_PER_S) /* of a request to an object store */
 #define CLEAN_TRIES 4
 
@@ -301,6 +303,25 @@ static void clean_uploads(const struct attempt *attempt)
                  uri.inner);
 }
 
+static void log_text(void *context, const char *text)
+{
+    log_line(context, "%s", text);
+}
+
+/* Releases the allocation if the salloc above this agent is gone, since it would otherwise last until its time limit. */
+static void give_back(struct attempt *attempt)
+{
+    const char *array = getenv("SLURM_ARRAY_JOB_ID"); /* nobody is left who would lead its other tasks */
+    uint64_t limit_ns = experiment_u64(attempt->experiment, OPT_SLURM_TIME);
+    const struct give_back request = {.job = array ? array : getenv("SLURM_JOB_ID"),
+                                      .until_wall_ns = attempt->started_wall_ns + (limit_ns ? limit_ns : DAY_NS),
+                                      .signals = attempt->signals,
+                                      .log = log_text,
+                                      .context = attempt};
+    if (*attempt->programs && request.job && getppid() != attempt->parent)
+        give_back_nodes(&request);
+}
+
 int attempt_run(const char *run_folder, const char *const *command, int *command_status,
                 const volatile sig_atomic_t *signals, const volatile sig_atomic_t *time_is_up, enum outcome *outcome,
                 int *code, struct cb_err *err)
@@ -322,7 +343,7 @@ int attempt_run(const char *run_folder, const char *const *command, int *command
         run_ranks(&self);
         rc = seal(&self, err);
         clean_uploads(&self);
-        slurm_end_give_back(&self);
+        give_back(&self);
         *outcome = self.verdict.outcome;
         *code = self.verdict.code;
         *command_status = self.command_status;

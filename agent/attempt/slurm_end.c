@@ -97,18 +97,6 @@ void slurm_end_explain(struct attempt *attempt)
     buf_release(&answer);
 }
 
-void slurm_end_give_back(const struct attempt *attempt)
-{
-    const char *array = getenv("SLURM_ARRAY_JOB_ID"); /* nobody is left who would lead its other tasks */
-    const char *job = array ? array : getenv("SLURM_JOB_ID");
-    struct buf answer;
-    if (!*attempt->programs || !job || getppid() == attempt->parent)
-        return;
-    buf_init(&answer, TEXT_MAX_BYTES);
-    (void)!ask((const char *const[]){"scancel", "-Q", job, NULL}, &answer);
-    buf_release(&answer);
-}
-
 void slurm_end_judge(struct attempt *attempt)
 {
     bool ranks_left_in_order = attempt->launcher.exited && attempt->launcher.status == 0;

@@ -11,10 +11,6 @@ void slurm_end_judge(struct attempt *attempt);
 /* The same for an attempt without ranks that received a signal. */
 void slurm_end_explain(struct attempt *attempt);
 
-/* Releases the allocation if the salloc above this agent is gone, since it would otherwise last until its time
- * limit. */
-void slurm_end_give_back(const struct attempt *attempt);
-
 /* Parsers, for tests: of `scontrol show job -o` (the number of restarts when this agent started; a higher number now
  * means REQUEUED), and of `sinfo -h -N -o "%N %T"`. */
 bool slurm_end_read_state(const char *job, unsigned long own_restarts, char state[32]);

@@ -230,7 +230,7 @@ int hold_run(struct pool_job *job, struct cb_err *err)
     const char *reason;
     char text[512], events[4096];
     if (pool_has_ended(job->folder)) /* Slurm restarted the job after the pool's end */
-        return pool_job_tell(job, true, err);
+        return 0;
     int rc = prepare(&self, err);
     if (rc) {
         snprintf(text, sizeof text, "%.500s", err->message);
@@ -253,7 +253,7 @@ int hold_run(struct pool_job *job, struct cb_err *err)
     if (self.spool_watch >= 0)
         close(self.spool_watch);
     leave(&self, reason);
-    return pool_job_tell(job, true, err);
+    return 0;
 }
 
 /* Every nested srun would take the step's variables as its options. */

@@ -9,11 +9,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "agent/give_back.h"
 #include "core/child.h"
 #include "core/clock.h"
 
 #define ANSWER_NS (10 * NS_PER_S)
 #define TEXT_MAX_BYTES (1 << 20)
+#define MINUTE_NS (60 * NS_PER_S) /* Slurm's time limits are whole minutes */
 
 /* The word after " KEY=". */
 static bool find_word(const char *text, const char *key, char *word, size_t bytes)
@@ -99,16 +101,22 @@ bool pool_job_is_orphaned(const struct pool_job *self)
     return pool_job_is_led_here(self) && getppid() != self->parent;
 }
 
-void pool_job_give_back(const struct pool_job *self)
+static void log_text(void *context, const char *text)
 {
-    const struct child_options options = {.argv = (const char *const[]){"scancel", "-Q", self->share.job, NULL},
-                                          .stdin_fd = -1};
-    struct buf said;
-    if (!pool_job_is_orphaned(self))
-        return;
-    buf_init(&said, TEXT_MAX_BYTES);
-    (void)!child_capture(&options, ANSWER_NS, &said, NULL); /* otherwise its time limit ends the job */
-    buf_release(&said);
+    pool_job_log(context, "%s", text);
+}
+
+int pool_job_leave(struct pool_job *self, struct cb_err *err)
+{
+    uint64_t lasts_ns = self->pool.expires_wall_ns - self->pool.created_wall_ns + POOL_MARGIN_NS + MINUTE_NS;
+    const struct give_back request = {.job = self->share.job,
+                                      .until_wall_ns = self->share.began_wall_ns + lasts_ns,
+                                      .signals = self->signals,
+                                      .log = log_text,
+                                      .context = self};
+    if (pool_job_is_orphaned(self))
+        give_back_nodes(&request);
+    return pool_job_tell(self, true, err);
 }
 
 int pool_job_tell(struct pool_job *self, bool ended, struct cb_err *err)

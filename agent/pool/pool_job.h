@@ -30,8 +30,8 @@ int pool_job_tell(struct pool_job *self, bool ended, struct cb_err *err) CB_MUST
 bool pool_job_is_led_here(const struct pool_job *self);
 /* Whether salloc has died, which would release the nodes. */
 bool pool_job_is_orphaned(const struct pool_job *self);
-/* Releases the nodes if nobody else will; called at the end. */
-void pool_job_give_back(const struct pool_job *self);
+/* The job's end: releases the nodes if nobody else will (agent/give_back.h), and then marks the share as ended. */
+int pool_job_leave(struct pool_job *self, struct cb_err *err) CB_MUST_CHECK;
 
 /* Appends a line with time and job to the pool's log. */
 void pool_job_log(const struct pool_job *self, const char *format, ...) CB_PRINTF(2, 3);

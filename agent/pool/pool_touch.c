@@ -137,10 +137,10 @@ int touch_run(struct pool_job *self, struct cb_err *err)
     struct pool_usage usage;
     uint64_t submitted = 0;
     if (pool_has_ended(self->folder))
-        return pool_job_tell(self, true, err);
+        return 0;
     if (pool_is_stopping(self->folder)) {
         pool_job_end(self, "stopped on request");
-        return pool_job_tell(self, true, err);
+        return 0;
     }
     int rc = pool_sum(&self->pool, self->folder, &usage, err);
     if (rc == 0 && !pool_may_touch(&self->pool, &usage, self->share.node_count, clock_wall_ns(), reason, sizeof reason))
@@ -155,6 +155,5 @@ int touch_run(struct pool_job *self, struct cb_err *err)
     if (pool_is_stopping(self->folder))
         call_off(self);
     self->share.kept_ns = submitted ? self->pool.period_ns * submitted / self->share.node_count : 0;
-    int told = pool_job_tell(self, true, rc ? NULL : err);
-    return rc ? rc : told;
+    return rc;
 }

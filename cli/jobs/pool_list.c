@@ -16,6 +16,7 @@
 #include "cli/report/history_reading.h"
 #include "core/alloc.h"
 #include "core/clock.h"
+#include "core/log.h"
 #include "core/units.h"
 #include "run/job_record.h"
 #include "run/spool.h"
@@ -24,6 +25,7 @@
 #define SHOWN_NS (24 * 3600 * NS_PER_S) /* how long ended pools are still listed */
 #define LEAVE_NS (20 * NS_PER_S)        /* how long to wait for the jobs of a stopped pool */
 #define LOOK_NS (200 * NS_PER_MS)
+#define OUTLIVED_NS (60 * NS_PER_S) /* a pool's job ends itself within this time after the pool */
 #define HOUR_NS (3600.0 * (double)NS_PER_S)
 #define MOST_JOBS 4096 /* jobs of a pool that are cancelled in one call */
 
@@ -175,6 +177,8 @@ static int settle(struct pool_entry *entry, struct slurm_client *client, const s
             rc = call_off(client, &entry->pool, jobs, err);
     } else if (entry->verdict.state == POOL_ENDED && !entry->has_end) {
         rc = pool_write_end(entry->folder, entry->verdict.note, err);
+    } else if (entry->verdict.listed && entry->has_end && entry->end.at_wall_ns + OUTLIVED_NS <= clock_wall_ns()) {
+        rc = call_off(client, &entry->pool, jobs, err); /* who was to release its nodes has died */
     }
     if (rc == 0 && entry->verdict.state == POOL_ENDED && entry->waiting) {
         snprintf(note, sizeof note, "pool %s ended before this run was started: %.150s", entry->pool.name,
@@ -213,6 +217,31 @@ int pool_list_glance(struct pool_list *self, struct cb_err *err)
     int rc = pool_each(take_pool, self, err);
     for (size_t i = 0; rc == 0 && i < self->count; i++)
         rc = read_signs(&self->items[i], err);
+    return rc;
+}
+
+int pool_list_release_nodes(struct cb_err *err)
+{
+    struct pool_list list;
+    struct transport *transport = NULL;
+    uint64_t now_ns = clock_wall_ns();
+    bool outlived = false;
+    int rc = pool_list_glance(&list, err);
+    for (size_t i = 0; rc == 0 && i < list.count; i++)
+        outlived = outlived || (list.items[i].has_end && list.items[i].usage.open_jobs &&
+                                now_ns < list.items[i].end.at_wall_ns + SHOWN_NS);
+    pool_list_release(&list);
+    if (rc || !outlived)
+        return rc;
+    rc = transport_local_open(&transport, err);
+    struct slurm_client client = {.transport = transport};
+    if (rc == 0) {
+        rc = pool_list_load(&list, &client, err);
+        if (*list.trouble)
+            log_verbose("pools whose jobs may have outlived them: %s", list.trouble);
+        pool_list_release(&list);
+    }
+    transport_close(transport);
     return rc;
 }
 

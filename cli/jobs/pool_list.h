@@ -31,12 +31,16 @@ struct pool_list {
     char trouble[512]; /* why Slurm did not reply; "" if it did or was not queried */
 };
 
-/* Reads every pool and queries Slurm once about those that have not ended. A pool whose nodes do not come up is given
- * up; a pool that Slurm no longer lists is marked as ended. */
+/* Reads every pool and queries Slurm once about those that have not ended, or within the last day. A pool whose nodes do
+ * not come up is given up; a pool that Slurm no longer lists is marked as ended; jobs that are still there a minute after
+ * their pool's end are cancelled. */
 int pool_list_load(struct pool_list *self, struct slurm_client *client, struct cb_err *err) CB_MUST_CHECK;
 /* The same from the folders alone: without verdicts and savings, and without querying Slurm. */
 int pool_list_glance(struct pool_list *self, struct cb_err *err) CB_MUST_CHECK;
 void pool_list_release(struct pool_list *self);
+/* The same for a pool that has ended while one of its jobs has not recorded its own end; queries Slurm only if there is
+ * such a pool. */
+int pool_list_release_nodes(struct cb_err *err) CB_MUST_CHECK;
 
 /* The newest pool of that name. CB_ERR_NOT_FOUND lists the existing names. */
 int pool_list_find(const struct pool_list *self, const char *name, struct pool_entry **entry,

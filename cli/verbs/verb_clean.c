@@ -7,6 +7,7 @@
 
 #include "ckpt/format/format.h"
 #include "cli/cli.h"
+#include "cli/jobs/pool_list.h"
 #include "cli/listing.h"
 #include "cli/plan/store_location.h"
 #include "cli/report/history_reading.h"
@@ -395,7 +396,9 @@ static int run_clean(struct cli *cli, struct cb_err *err)
     struct cleaning self = {.cli = cli};
     if (cli_flag_value(cli, "site"))
         return remote_pass(cli, cli_flag_value(cli, "site"), NULL, err);
-    int rc = history_open_read_only(NULL, &self.history, err);
+    int rc = pool_list_release_nodes(err);
+    if (rc == 0)
+        rc = history_open_read_only(NULL, &self.history, err);
     if (rc == 0)
         rc = clean(&self, err);
     for (size_t i = 0; i < self.count; i++) {

@@ -415,6 +415,8 @@ static int run_collect(struct cli *cli, struct cb_err *err)
     if (rc == 0 && !rebuilds)
         rc = sync_jobs(cli, &self, err);
     if (rc == 0 && cli->word_count == 0)
+        rc = pool_list_release_nodes(err);
+    if (rc == 0 && cli->word_count == 0)
         rc = pool_list_keep(self.history, err);
     if (rc == 0 && cli->word_count == 0 && !rebuilds)
         rc = collect_all(&self, err);

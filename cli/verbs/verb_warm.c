@@ -23,7 +23,6 @@
 #define HOUR_NS (60 * MINUTE_NS)
 #define LONGEST_NS (30 * 24 * HOUR_NS)
 #define TOUCH_LIMIT_NS (5 * MINUTE_NS)
-#define HOLD_MARGIN_NS (2 * MINUTE_NS) /* the hold job ends itself; if it fails to, Slurm ends it this much later */
 #define LOOK_FOR_NS (10 * NS_PER_S)
 #define LOOK_NS (500 * NS_PER_MS)
 
@@ -134,7 +133,7 @@ static int write_script(const struct pool_request *self, const char *folder, boo
     const struct pool *pool = &self->pool;
     uint64_t share_ns = pool->budget_node_ns / pool->nodes;
     uint64_t hold_ns = share_ns < self->for_ns ? share_ns : self->for_ns;
-    uint64_t limit_ns = pool->mode == POOL_HOLD ? hold_ns + HOLD_MARGIN_NS : TOUCH_LIMIT_NS;
+    uint64_t limit_ns = pool->mode == POOL_HOLD ? hold_ns + POOL_MARGIN_NS : TOUCH_LIMIT_NS;
     /* A hold job may start until the pool expires (and then ends at once); Slurm needs the latest end. */
     uint64_t last_ns = self->for_ns + POOL_DEADLINE_NS + (pool->mode == POOL_HOLD ? limit_ns : 0);
     uint64_t pending_ns = experiment_u64(self->experiment, OPT_SLURM_PENDING);

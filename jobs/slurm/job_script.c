@@ -227,27 +227,33 @@ static void add_salloc(const char *lines, struct buf *out)
 }
 
 /* The script of an array's task, on its first node. Nothing of ours is there but a folder with the job's number, once
- * the run's agent has made it; SIGUSR2 says that the run has passed, SIGHUP that it has not. Without an agent the nodes are given back. */
+ * the run's agent has made it; SIGUSR2 says that the run has passed, SIGHUP that it has not. Without an agent the nodes
+ * are given back: five times rendezvous.timeout after their start, or ten times after the folder was removed. */
 static void add_holder(const struct job_script *self, struct buf *out)
 {
-    buf_append_text(out, "#SBATCH --output=/dev/null\n"
-                         "trap 'exit 0' USR2\n"
-                         "trap 'exit 1' HUP\n"
-                         "trap '' USR1\n"
-                         "n=0\n"
-                         "set --\n"
-                         "until [ -d \"$1\" ]; do\n"
-                         "    [ \"$n\" -lt 300 ] || exit 1\n"
-                         "    n=$((n + 1))\n"
-                         "    sleep 1\n"
-                         "    set -- ");
+    uint64_t timeout_s = (experiment_u64(self->experiment, OPT_RENDEZVOUS_TIMEOUT) + NS_PER_S - 1) / NS_PER_S;
+    buf_printf(out,
+               "#SBATCH --output=/dev/null\n"
+               "trap 'exit 0' USR2\n"
+               "trap 'exit 1' HUP\n"
+               "trap '' USR1\n"
+               "n=0\n"
+               "set --\n"
+               "until [ -d \"$1\" ]; do\n"
+               "    [ \"$n\" -lt %" PRIu64 " ] || exit 1\n"
+               "    n=$((n + 1))\n"
+               "    sleep 1\n"
+               "    set -- ",
+               5 * timeout_s);
     buf_append_quoted(out, experiment_text(self->experiment, OPT_SLURM_SBCAST));
-    buf_append_text(out, "/" SENT_FOLDER "*.\"$SLURM_JOB_ID\"\n"
-                         "done\n"
-                         "while [ -d \"$1\" ]; do sleep 1; done\n"
-                         "n=0\n"
-                         "while [ \"$n\" -lt 600 ]; do n=$((n + 1)); sleep 1; done\n"
-                         "exit 1\n");
+    buf_printf(out,
+               "/" SENT_FOLDER "*.\"$SLURM_JOB_ID\"\n"
+               "done\n"
+               "while [ -d \"$1\" ]; do sleep 1; done\n"
+               "n=0\n"
+               "while [ \"$n\" -lt %" PRIu64 " ]; do n=$((n + 1)); sleep 1; done\n"
+               "exit 1\n",
+               10 * timeout_s);
 }
 
 static void add_array(const struct job_script *self, const char *lines, struct buf *out)

@@ -114,6 +114,14 @@ class Apart(Laptop):
             time.sleep(0.2)
 
 
+def until(condition):
+    """For what must not ask Slurm."""
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
     """One cluster for the tests of pools, which come one after the other and each leave it as it was."""
@@ -320,6 +328,49 @@ def test_a_held_pool_whose_leader_is_killed_ends_with_its_runs(shared, victim):
 
 
 @IN_TURN
+@pytest.mark.parametrize("then", ["its agent goes on", "warm list", "collect", "clean"])
+def test_nodes_of_a_held_pool_whose_salloc_dies_while_slurm_is_silent_are_given_back(shared, then):
+    """By the pool's agent, as soon as Slurm answers; or, if that was killed, too, by who looks after pools later."""
+    name, end = f"silent-{then[:4].strip()}", None
+    pool = shared.start_pool(name, "mode=hold", "nodes=2", "for=10h")
+    shared.until(lambda: shared.pool(name)["state"] == "up")
+    folder = shared.there / "pools" / pool["id"]
+    agent = shared.process("ckptbench-agent", "warm", f"/pools/{pool['id']}")
+    slurm.stop_controller(shared.service)
+    try:
+        os.kill(shared.process("salloc", "warm", f"/pools/{pool['id']}"), signal.SIGKILL)
+        until(lambda: "cannot be cancelled yet" in (folder / "job.log").read_text())
+        if then != "its agent goes on":
+            os.kill(agent, signal.SIGKILL)
+            end = json.loads((folder / "end.json").read_text())
+    finally:
+        slurm.restart_controller(shared.service)
+    if end:
+        assert pool["job"] in shared.queue().split() and shared.pool(name)["state"] == "ending"
+        (folder / "end.json").write_text(json.dumps(end | {"at_wall_ns": end["at_wall_ns"] - 61 * 10**9}))
+        assert pool["job"] in shared.queue().split()
+        shared.login(*then.split())
+    shared.until_nothing_is_left()
+    assert shared.pool(name)["state"] == "ended"
+    assert ("was cancelled in attempt" in (folder / "job.log").read_text()) == (end is None)
+
+
+@IN_TURN
+def test_nodes_of_a_run_whose_salloc_dies_while_slurm_is_silent_are_given_back(shared):
+    shared.start("unheard", *SLOW, "slurm.time=10h", store="shared/unheard")
+    shared.until_it_saves("unheard")
+    log = shared.there / "runs/unheard/attempts/1/logs/agent.log"
+    slurm.stop_controller(shared.service)
+    try:
+        os.kill(shared.process("salloc", "/runs/unheard"), signal.SIGKILL)
+        until(lambda: log.exists() and "cannot be cancelled yet" in log.read_text())
+    finally:
+        slurm.restart_controller(shared.service)
+    shared.until_nothing_is_left()
+    assert shared.until_ended("unheard")["outcome"] in ("cancelled", "infrastructure")
+
+
+@IN_TURN
 def test_a_held_pool_ends_with_its_budget_whoever_looks(shared):
     pool = shared.start_pool("short", "mode=hold", "nodes=3", "for=10m", f"budget={3 * 20 / 3600}")
     shared.submit_to("short", "cut", *WORDS, *SLOW, f"store=fault:delay=200ms:{shared.folder}/shared/short")
@@ -438,3 +489,33 @@ def test_an_array_whose_leader_is_killed_gives_its_nodes_back(shared):
     os.kill(shared.process("ckptbench-agent", "array", "/runs/lone.01/array"), signal.SIGKILL)
     shared.until_nothing_is_left()
     assert [shared.until_ended(f"lone.0{number}")["outcome"] for number in (1, 2, 3)] == ["cancelled"] * 3
+
+
+def sleeps_of_task(apart, script, steps):
+    """How many seconds a task's script waits until it gives its nodes back, and what happens in one of them ("3) COMMAND;;")."""
+    place = apart.folder / "task"
+    place.mkdir()
+    (place / "sleep").write_text(f'#!/bin/sh\necho >> {place}/slept\ncase $(wc -l < {place}/slept) in {steps} esac\n')
+    (place / "sleep").chmod(0o755)
+    task = script.split("<<'TASK'\n")[1].split("TASK\n")[0]
+    ended = subprocess.run(["sh", "-c", task], env=dict(os.environ, PATH=f"{place}:{os.environ['PATH']}", SLURM_JOB_ID="7"), check=False, timeout=60)
+    assert ended.returncode == 1
+    count = len((place / "slept").read_text())
+    shutil.rmtree(place)
+    return count
+
+
+@IN_TURN
+def test_tasks_that_start_without_a_leader_give_their_nodes_back(shared):
+    """Their time limit is hours away, and five times rendezvous.timeout is what they wait for a leader."""
+    shared.start("orphan", *SLOW, "--array", "repeat=2", "slurm.extra=--hold", "rendezvous.timeout=1s", "slurm.time=10h", store="shared/orphan")
+    script = (shared.there / "runs/orphan.01/job.salloc").read_text()
+    assert sleeps_of_task(shared, script, "") == 5
+    assert sleeps_of_task(shared, script, f"3) mkdir {shared.local}/ckptbench-programs-x.7;; 7) rmdir {shared.local}/ckptbench-programs-x.7;;") == 17
+    job = shared.line("orphan.01")["job"].split("_")[0]
+    os.kill(shared.process("ckptbench-agent", "array", "/runs/orphan.01/array"), signal.SIGKILL)
+    slurm.call("scontrol", "release", job, env=slurm.clean_environment(shared.service))
+    shared.until(lambda: not shared.queue())
+    lines = [shared.until_ended(f"orphan.0{number}") for number in (1, 2)]
+    assert [line["outcome"] for line in lines] == ["infrastructure"] * 2, lines
+    shared.until_nothing_is_left()
