@@ -138,7 +138,7 @@ static int object_new(const char *name, uint64_t length, struct backend_object *
     struct backend_object *made = malloc(sizeof(*made));
     if (!made)
         return alloc_fail(err, "to open %s", name);
-    made->length = length;
+    *made = (struct backend_object){.length = length};
     *object = made;
     return 0;
 }

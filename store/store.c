@@ -374,6 +374,7 @@ int store_completion_error(const struct store *self, const struct store_completi
 {
     static const char *const doing[] = {"writing", "reading", "finishing"};
     const char *verb = doing[completion->kind], *name = completion->object->name;
+    const char *mount = completion->object->inner->mount, *where = mount ? mount : self->uri;
     int code = completion->code;
     assert(code);
     if (completion->detail)
@@ -381,11 +382,11 @@ int store_completion_error(const struct store *self, const struct store_completi
     else if (completion->sys_errno)
         (void)cb_fail_errno(err, completion->sys_errno,
                             "%s %s at offset %" PRIu64 " (%" PRIu64 " of %" PRIu64 " bytes moved) in store '%s'", verb,
-                            name, completion->offset, completion->bytes, completion->length, self->uri);
+                            name, completion->offset, completion->bytes, completion->length, where);
     else
         (void)cb_fail(err, code,
                       "%s %s at offset %" PRIu64 " in store '%s': %s (%" PRIu64 " of %" PRIu64 " bytes moved)", verb,
-                      name, completion->offset, self->uri,
+                      name, completion->offset, where,
                       code == CB_ERR_CORRUPT   ? "the object is shorter than it must be"
                       : code == CB_ERR_ABORTED ? "stopped on request"
                                                : cb_code_name(code),

@@ -130,15 +130,16 @@ static int check_space(const struct experiment *experiment, const struct workloa
 {
     struct store_uri uri = store_uri_of(experiment_text(experiment, OPT_STORE));
     uint64_t needed = estimate_store_bytes(&workload->layouts, experiment), available;
-    char need[32], have[32];
-    if (!uri.kind->is_path || uri.inner[0] != '/' || store_location_free_bytes(uri.inner, &available) ||
-        needed <= available)
+    char need[32], have[32], fullest[4096], limits[4200] = "";
+    if (!store_location_room(&uri, &available, fullest) || needed <= available)
         return 0;
+    if (uri.kind->is_mounts)
+        snprintf(limits, sizeof limits, " (ranks fill its mounts evenly, and %s is the fullest)", fullest);
     return cb_fail(
         err, CB_ERR_USAGE,
-        "this run needs about %s in store %s, but only %s is free: use a smaller model, layers=N, or another "
-        "store",
-        units_format_bytes((double)needed, need), uri.inner, units_format_bytes((double)available, have));
+        "this run needs about %s in store %.300s, but only %s is free%.400s: use a smaller model, layers=N, or "
+        "another store",
+        units_format_bytes((double)needed, need), uri.inner, units_format_bytes((double)available, have), limits);
 }
 
 /* Checks whether this machine can run the experiment. Skips requirements of other machines (hosts, nodes), anything

@@ -16,7 +16,6 @@
 #include "cli/workload_table.h"
 #include "run/workload_kind.h"
 #include "setup/s3_keys.h"
-#include "store/kind.h"
 #include "store/s3/s3_uri.h"
 
 #define PROBE_ALIGNMENT 4096
@@ -256,6 +255,25 @@ int store_location_free_bytes(const char *path, uint64_t *bytes)
         return CB_ERR_UNSUPPORTED;
     *bytes = (uint64_t)space.f_bavail * space.f_frsize;
     return 0;
+}
+
+bool store_location_room(const struct store_uri *uri, uint64_t *bytes, char fullest[4096])
+{
+    char path[PATH_MAX];
+    uint64_t found, count = 0;
+    *bytes = UINT64_MAX;
+    *fullest = '\0';
+    if ((!uri->kind->is_path && !uri->kind->is_mounts) || uri->inner[0] != '/')
+        return false;
+    for (const char *rest = uri->inner; rest; count++) {
+        if (store_next_mount(&rest, path, NULL) || store_location_free_bytes(path, &found))
+            return false;
+        if (found < *bytes)
+            snprintf(fullest, 4096, "%s", path);
+        *bytes = found < *bytes ? found : *bytes;
+    }
+    *bytes = *bytes < UINT64_MAX / count ? *bytes * count : UINT64_MAX;
+    return true;
 }
 
 /* Type and source of the mount with this device number (proc(5), mountinfo). */

@@ -8,6 +8,7 @@
 #include "core/buf.h"
 #include "core/err.h"
 #include "run/experiment.h"
+#include "store/kind.h"
 
 struct store_location {
     bool is_path;                                              /* false for null: and s3: */
@@ -27,6 +28,9 @@ int store_location_find(const char *store, struct store_location *place, struct 
 /* Bytes available to the current user at `path`, which need not exist yet. CB_ERR_UNSUPPORTED if the file system
  * does not count them. */
 int store_location_free_bytes(const char *path, uint64_t *bytes) CB_MUST_CHECK;
+/* Bytes available to a run in a store of folders. Ranks fill several mounts evenly, so it is the fullest one's times
+ * their number. False if they cannot be counted, or the paths are relative. */
+bool store_location_room(const struct store_uri *uri, uint64_t *bytes, char fullest[4096]);
 
 /* Makes the path in the store key absolute, also inside fault:SPEC:STORE, because ranks have another working folder.
  * Does the same for the model if it is a path. */

@@ -327,6 +327,7 @@ static int object_new(const struct posix_store *self, const char *name, int fd, 
     if (!made)
         return alloc_fail(err, "to open %s", name);
     made->base.length = length;
+    made->base.mount = self->root_count > 1 ? root_of(self, name)->root : NULL;
     made->fd = fd;
     made->tail_fd = -1;
     made->block = self->direct.possible ? self->direct.block : 1;

@@ -4,28 +4,8 @@ import os
 import subprocess
 
 import pytest
-
 from harness import BUILD
-
-
-class Mounts:
-    def __init__(self, folder):
-        self.folder = folder
-        self.a, self.b = folder / "a", folder / "b"
-        self.environment = dict(os.environ, CKPTBENCH_HOME=str(folder / "home"))
-
-    def call(self, *words, code=0):
-        result = subprocess.run([BUILD / "ckptbench", *map(str, words)], cwd=self.folder, env=self.environment, capture_output=True,
-                                text=True, timeout=120)
-        assert result.returncode == code, result.stdout + result.stderr
-        return result
-
-    def run(self, *words, store="./a+./b", code=0):
-        return self.call("run", "model=gpt2-tiny", "ranks=2", f"store={store}", "baseline=false", "iterations=1", "warmup=0",
-                         "verify=full", *words, "--json", code=code)
-
-    def files(self, *where):
-        return {root.name: sorted(str(path.relative_to(root)) for path in root.glob("*/**/*") if path.is_file()) for root in where}
+from mounts_harness import Mounts
 
 
 @pytest.fixture
@@ -111,6 +91,19 @@ def test_a_folder_with_a_plus_in_its_name_is_not_split(mounts):
     assert "there is a folder of that name" in mounts.run(store="./a+/b", code=2).stderr
 
 
-def test_a_failing_mount_ends_the_save_and_leaves_no_marker(mounts):
-    run = mounts.run("ops=save", "suffix=s", store="fault:error_at=1:./a+./b", code=3)
-    assert run.returncode == 3 and not list(mounts.a.rglob(".metadata"))
+@pytest.mark.parametrize("rank, words", [(0, ()), (1, ()), (1, ("io.engine=psync", "save.async=true"))])
+def test_a_failing_mount_is_named_ends_the_save_and_leaves_no_marker(mounts, rank, words):
+    run = mounts.run("ops=save", "suffix=s", *words, store=f"fault:error_at=1/ENOSPC+rank={rank}:./a+./b", code=3)
+    assert f"in store '{[mounts.a, mounts.b][rank]}': No space left" in json.loads(run.stdout)["message"], run.stdout
+    assert not list(mounts.a.rglob(".metadata"))
+
+
+def test_the_fullest_mount_is_named_before_anything_is_written(mounts):
+    mounts.b.mkdir()
+    words = ["run", "model=gpt2-tiny", "ranks=2", "store=./a+./b", "baseline=false", "iterations=1", "warmup=0"]
+    space = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"])]
+    script = 'mount -t tmpfs -o size=1m none "$1"; shift; exec "$@"'
+    run = subprocess.run([*space, "sh", "-ec", script, "sh", mounts.b, BUILD / "ckptbench", *words], cwd=mounts.folder, env=mounts.environment, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 2, run
+    assert f"is free (ranks fill its mounts evenly, and {mounts.b} is the fullest)" in run.stderr, run.stderr
+    assert not list(mounts.b.iterdir()) and not mounts.a.exists()
