@@ -325,6 +325,21 @@ static void test_nodes_that_do_not_come_up_are_given_up_with_a_proposal(void **s
     assert_null(strstr(judge(&single, fresh, SLURM_PENDING, 1).note, "fewer"));
 }
 
+static void test_a_led_pool_whose_nodes_did_not_come_up_has_ended(void **state)
+{
+    struct pool_observation fresh = {.now_wall_ns = plain.intent_wall_ns + NS_PER_S}, held = fresh;
+    struct pool by_slurm = plain; /* repeats the job by itself */
+    (void)state;
+    by_slurm.sbcast[0] = '\0';
+    held.usage.jobs = 1;
+    struct pool_verdict failed = judge(&plain, fresh, SLURM_NODE_FAIL, 0);
+    assert_int_equal(failed.state, POOL_ENDED);
+    assert_non_null(strstr(failed.note, "did not come up: try fewer nodes (nodes=2)"));
+    assert_int_equal(judge(&plain, fresh, SLURM_BOOT_FAIL, 0).state, POOL_ENDED);
+    assert_int_equal(judge(&by_slurm, fresh, SLURM_BOOT_FAIL, 0).state, POOL_SUBMITTED);
+    assert_null(strstr(judge(&plain, held, SLURM_NODE_FAIL, 0).note, "did not come up"));
+}
+
 static void test_the_script_of_a_pool_is_short_and_as_it_was(void **state)
 {
     static const char golden[] = "#!/bin/sh\n"
@@ -479,6 +494,7 @@ int main(void)
         TEST(test_a_job_knows_how_long_its_nodes_took_to_boot),
         TEST(test_the_state_of_a_pool_follows_its_jobs),
         TEST(test_nodes_that_do_not_come_up_are_given_up_with_a_proposal),
+        TEST(test_a_led_pool_whose_nodes_did_not_come_up_has_ended),
         TEST(test_the_script_of_a_pool_is_short_and_as_it_was),
         TEST(test_tickets_are_claimed_in_order_and_once),
         TEST(test_what_is_given_back_is_not_started_and_may_come_again),
