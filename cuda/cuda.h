@@ -51,6 +51,11 @@ int cuda_measure(struct device *device, enum device_measure what, uint64_t size,
                  struct cb_err *err) CB_MUST_CHECK;
 int cuda_measure_gemm(struct cuda_device *device, enum device_measure what, uint64_t rows, double *flops,
                       struct cb_err *err) CB_MUST_CHECK;
+int cuda_gemm_open(struct device *device, enum device_measure type, uint64_t rows, struct device_gemm **gemm,
+                   struct cb_err *err) CB_MUST_CHECK;
+int cuda_gemm_queue(struct device_gemm *self, uint32_t count, struct cb_err *err) CB_MUST_CHECK;
+int cuda_gemm_check(struct device_gemm *self, struct cb_err *err) CB_MUST_CHECK;
+void cuda_gemm_close(struct device_gemm *self);
 extern const struct device_comm_ops cuda_comm_ops;
 
 /* cuda/cuda_math.c */

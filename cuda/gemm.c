@@ -1,5 +1,5 @@
-/* Measures matrix products by cuBLASLt, in the types that training uses: D = A^T B of square matrices, column-major,
- * the only layout supported for fp8. Some elements of the product are computed again on the host. */
+/* Matrix products by cuBLASLt to be measured, in the types that training uses: D = A^T B of square matrices,
+ * column-major, the only layout supported for fp8. Some elements of the product are computed again on the host. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +28,7 @@ static const struct type types[] = {
                                                             1, 0xbfbfbfbf, 2, 1e-2},
 };
 
-struct product {
+struct device_gemm {
     struct cuda_device *device;
     const struct type *type;
     uint64_t n;
@@ -39,7 +39,7 @@ struct product {
     cublasLtMatmulAlgo_t algorithm;
 };
 
-static struct values_job matrix(const struct product *self, uint64_t key)
+static struct values_job matrix(const struct device_gemm *self, uint64_t key)
 {
     uint64_t count = self->n * self->n;
     return (struct values_job){.form = self->type->form,
@@ -78,7 +78,7 @@ static double input(const struct values_job *job, uint64_t element)
     return decode(job->form, words[0]);
 }
 
-static bool is_right(const struct product *self, uint64_t row, uint64_t column, double held)
+static bool is_right(const struct device_gemm *self, uint64_t row, uint64_t column, double held)
 {
     struct values_job a = matrix(self, 1), b = matrix(self, 2);
     double sum = 0, magnitude = 0;
@@ -90,7 +90,7 @@ static bool is_right(const struct product *self, uint64_t row, uint64_t column, 
     return fabs(held - sum) <= self->type->tolerance * magnitude;
 }
 
-static int look(const struct product *self, struct cb_err *err)
+static int look(const struct device_gemm *self, struct cb_err *err)
 {
     for (uint64_t i = 0; i < LOOKS; i++) {
         uint64_t row = i * 7919 % self->n, column = i * 104729 % self->n;
@@ -109,7 +109,7 @@ static int look(const struct product *self, struct cb_err *err)
 
 /* --- the product --- */
 
-static void release(struct product *self)
+void cuda_gemm_close(struct device_gemm *self)
 {
     if (self->layout_in)
         (void)cublasLtMatrixLayoutDestroy(self->layout_in);
@@ -123,9 +123,10 @@ static void release(struct product *self)
     (void)cudaFree(self->b);
     (void)cudaFree(self->d);
     (void)cudaFree(self->workspace);
+    free(self);
 }
 
-static int make_memory(struct product *self, struct cb_err *err)
+static int make_memory(struct device_gemm *self, struct cb_err *err)
 {
     uint64_t count = self->n * self->n;
     struct values_job a = matrix(self, 1), b = matrix(self, 2);
@@ -143,7 +144,7 @@ static int make_memory(struct product *self, struct cb_err *err)
     return rc;
 }
 
-static int describe(struct product *self, struct cb_err *err)
+static int describe(struct device_gemm *self, struct cb_err *err)
 {
     cublasOperation_t transpose = CUBLAS_OP_T;
     int rc = cuda_check_product(cublasLtCreate(&self->handle), err, "starting");
@@ -165,12 +166,11 @@ static int describe(struct product *self, struct cb_err *err)
     return rc;
 }
 
-static int queue_products(const void *context, struct cb_err *err)
+int cuda_gemm_queue(struct device_gemm *self, uint32_t count, struct cb_err *err)
 {
-    const struct product *self = context;
     const float one = 1, zero = 0;
-    int rc = 0;
-    for (int i = 0; i < PRODUCTS && !rc; i++)
+    int rc = cuda_use(self->device, err);
+    for (uint32_t i = 0; i < count && !rc; i++)
         rc = cuda_check_product(cublasLtMatmul(self->handle, self->operation, &one, self->a, self->layout_in, self->b,
                                                self->layout_in, &zero, self->d, self->layout_out, self->d,
                                                self->layout_out, &self->algorithm, self->workspace,
@@ -179,25 +179,60 @@ static int queue_products(const void *context, struct cb_err *err)
     return rc;
 }
 
+int cuda_gemm_check(struct device_gemm *self, struct cb_err *err)
+{
+    int rc = cuda_use(self->device, err);
+    if (!rc)
+        rc = cuda_synchronize(self->device, err);
+    return rc ? rc : look(self, err);
+}
+
+int cuda_gemm_open(struct device *device, enum device_measure type, uint64_t rows, struct device_gemm **gemm,
+                   struct cb_err *err)
+{
+    bool found = false;
+    struct device_gemm *self = calloc(1, sizeof *self);
+    if (!self)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for a matrix product");
+    self->device = (struct cuda_device *)device;
+    self->type = &types[type - DEVICE_MEASURE_GEMM_FP32];
+    self->n = rows / 16 * 16;
+    int rc = make_memory(self, err);
+    if (!rc)
+        rc = describe(self, err);
+    if (!rc)
+        rc = cuda_choose_product(self->handle, self->operation, self->layout_in, self->layout_in, self->layout_out,
+                                 NULL, &self->algorithm, &found, err);
+    if (!rc && !found)
+        rc = cb_fail(err, CB_ERR_UNSUPPORTED, "cuBLASLt has no product of this type on this GPU");
+    if (rc)
+        cuda_gemm_close(self);
+    else
+        *gemm = self;
+    return rc;
+}
+
+/* --- measuring --- */
+
+static int queue_round(const void *context, struct cb_err *err)
+{
+    struct device_gemm *const *self = context;
+    return cuda_gemm_queue(*self, PRODUCTS, err);
+}
+
 int cuda_measure_gemm(struct cuda_device *device, enum device_measure what, uint64_t rows, double *flops,
                       struct cb_err *err)
 {
-    struct product product = {.device = device, .type = &types[what - DEVICE_MEASURE_GEMM_FP32], .n = rows / 16 * 16};
-    double seconds = 0, n = (double)product.n;
-    bool found = false;
-    int rc = make_memory(&product, err);
+    struct device_gemm *gemm = NULL;
+    double seconds = 0;
+    int rc = cuda_gemm_open(&device->base, what, rows, &gemm, err);
+    if (rc)
+        return rc;
+    double n = (double)gemm->n;
+    rc = cuda_time(device, queue_round, &gemm, 2, &seconds, err); /* two, so that the clocks rise */
     if (!rc)
-        rc = describe(&product, err);
-    if (!rc)
-        rc = cuda_choose_product(product.handle, product.operation, product.layout_in, product.layout_in,
-                                 product.layout_out, NULL, &product.algorithm, &found, err);
-    if (!rc && !found)
-        rc = cb_fail(err, CB_ERR_UNSUPPORTED, "cuBLASLt has no product of this type on this GPU");
-    if (!rc)
-        rc = cuda_time(device, queue_products, &product, 2, &seconds, err); /* two, so that the clocks rise */
-    if (!rc)
-        rc = look(&product, err);
-    release(&product);
+        rc = cuda_gemm_check(gemm, err);
+    cuda_gemm_close(gemm);
     if (!rc)
         *flops = 2 * n * n * n / (seconds / PRODUCTS);
     return rc;

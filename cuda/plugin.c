@@ -89,6 +89,10 @@ const struct device_plugin_ops ckptbench_device_plugin __attribute__((visibility
     .open = cuda_device_open,
     .describe = plugin_describe,
     .measure = cuda_measure,
+    .open_gemm = cuda_gemm_open,
+    .queue_gemm = cuda_gemm_queue,
+    .check_gemm = cuda_gemm_check,
+    .close_gemm = cuda_gemm_close,
     .comm = &cuda_comm_ops,
     .open_math = cuda_open_math,
 };

@@ -18,7 +18,7 @@
 #include "engine/device_math.h"
 #include "run/status_page.h"
 
-#define DEVICE_PLUGIN_VERSION 5
+#define DEVICE_PLUGIN_VERSION 6
 #define DEVICE_ID_BYTES 16
 #define DEVICE_PLUGIN_SYMBOL "ckptbench_device_plugin"
 
@@ -48,6 +48,8 @@ enum device_measure {
     DEVICE_MEASURE_COUNT
 };
 
+struct device_gemm;
+
 struct device_plugin_ops {
     uint32_t version;                                  /* DEVICE_PLUGIN_VERSION */
     uint32_t device_version;                           /* DEVICE_VERSION */
@@ -60,6 +62,16 @@ struct device_plugin_ops {
     /* `size`: bytes of a copy, rows of a matrix. CB_ERR_UNSUPPORTED with the reason if the device cannot do it,
      * CB_ERR_CORRUPT if the result is wrong. */
     int (*measure)(struct device *device, enum device_measure what, uint64_t size, double *value, struct cb_err *err);
+    /* Products of two square matrices of `rows` rows (rounded down to a multiple of 16), as a DEVICE_MEASURE_GEMM_… has
+     * them, for measuring them beside other work. CB_ERR_UNSUPPORTED with the reason if the device cannot do it,
+     * CB_ERR_MEMORY. Close it before the device, when nothing is pending. */
+    int (*open_gemm)(struct device *device, enum device_measure type, uint64_t rows, struct device_gemm **gemm,
+                     struct cb_err *err);
+    /* Queues `count` products in the order of the device's copies; a later event of the device says when they are done. */
+    int (*queue_gemm)(struct device_gemm *self, uint32_t count, struct cb_err *err);
+    /* Waits for the products, and computes some elements of the last again: CB_ERR_CORRUPT if one is wrong. */
+    int (*check_gemm)(struct device_gemm *self, struct cb_err *err);
+    void (*close_gemm)(struct device_gemm *self);
     const struct device_comm_ops *comm;
     /* The arithmetic of training (engine/device_math.h); at most one at a time for each device. */
     int (*open_math)(struct device *device, struct device_math **math, struct cb_err *err);

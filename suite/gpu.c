@@ -76,22 +76,6 @@ static int open_device(struct suite_gpu *self, const struct suite *suite, struct
     return 0;
 }
 
-/* *all: whether every rank succeeded. If not, reports the test as skipped, with this rank's reason or the number of a
- * rank that failed. */
-static int everybody(struct suite *suite, int code, const struct cb_err *why, const char *what, bool *all,
-                     struct cb_err *err)
-{
-    struct agreement agreement;
-    char text[64];
-    int rc = comm_agree(suite->comm, code, 0, suite_deadline(suite), &agreement, err);
-    *all = !rc && !agreement.code;
-    if (rc || *all)
-        return rc;
-    snprintf(text, sizeof text, "rank %" PRIu32 " cannot", agreement.failed_rank);
-    suite_skip(suite, what, code ? why->message : text);
-    return 0;
-}
-
 /* The device of a rank, and its node. */
 struct device_place {
     unsigned char id[DEVICE_ID_BYTES];
@@ -141,7 +125,7 @@ static int join(struct suite *suite, struct cb_err *err)
         return 0;
     }
     int made = comm_rank(suite->comm) == 0 ? ops->make_id(id, &why) : 0;
-    int rc = everybody(suite, made, &why, "gpu.nccl", &all, err);
+    int rc = suite_gpu_everybody(suite, made, &why, "gpu.nccl", &all, err);
     if (rc || !all)
         return rc;
     rc = comm_broadcast(suite->comm, id, sizeof id, suite_deadline(suite), err);
@@ -150,7 +134,7 @@ static int join(struct suite *suite, struct cb_err *err)
     int joined = self->device
                      ? ops->join(self->device, id, self->rank, self->size, suite_deadline(suite), &self->comm, &why)
                      : 0;
-    rc = everybody(suite, joined, &why, "gpu.nccl", &self->can_talk, err);
+    rc = suite_gpu_everybody(suite, joined, &why, "gpu.nccl", &self->can_talk, err);
     if ((rc || !self->can_talk) && self->comm) {
         ops->abort(self->comm);
         ops->close(self->comm);
@@ -170,12 +154,12 @@ int suite_gpu_open(struct suite *suite, struct cb_err *err)
     int found = device_plugin_open(&self->plugin, &why);
     if (!found)
         found = device_plugin_identify(&self->plugin, comm_local_rank(suite->comm), id, &why);
-    int rc = everybody(suite, found, &why, "gpu", &self->is_here, err);
+    int rc = suite_gpu_everybody(suite, found, &why, "gpu", &self->is_here, err);
     if (!rc && self->is_here)
         rc = share_devices(suite, id, &is_mine, err);
     if (!rc && self->is_here) {
         found = is_mine ? open_device(self, suite, &why) : 0;
-        rc = everybody(suite, found, &why, "gpu", &self->is_here, err);
+        rc = suite_gpu_everybody(suite, found, &why, "gpu", &self->is_here, err);
     }
     return rc || !self->is_here ? rc : join(suite, err);
 }

@@ -1,16 +1,19 @@
-/* NCCL between the devices: each collective at the largest size and over all sizes, and pairs of nodes. All ranks
- * take the same steps; those without a device contribute nothing and wait. */
+/* NCCL between the devices: each collective at the largest size and over all sizes, beside matrix products, and pairs of
+ * nodes. All ranks take the same steps; those without a device contribute nothing and wait. */
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "comm/agree.h"
 #include "core/clock.h"
 #include "core/stats.h"
+#include "suite/overlap.h"
 #include "suite/suite.h"
 
 #define ROUNDS 7
 #define BATCH_BYTES (UINT64_C(8) << 20) /* of a batch of small operations, at most; also limited by BATCH_MOST */
 #define BATCH_MOST 20
+#define PRODUCT_ROWS 8192
+#define PRODUCTS_MOST 64 /* beside a collective */
 #define PAIR_BYTES 8
 #define PAIR_WARMUP 5
 #define PAIR_ROUNDS 100
@@ -32,11 +35,36 @@ static const struct collective_test tests[] = {
     {DEVICE_ALL_TO_ALL, COLLECTIVE_ALL_TO_ALL, METRIC_GPU_ALL_TO_ALL_BUS_BYTES_PER_S, "all-to-all", "gpu_all_to_all"},
 };
 
+/* Shares of the first tests, the collectives of data-parallel training, that products hide. */
+static const enum metric_id overlap_metrics[] = {METRIC_GPU_OVERLAP_ALL_REDUCE_FRACTION,
+                                                 METRIC_GPU_OVERLAP_ALL_GATHER_FRACTION,
+                                                 METRIC_GPU_OVERLAP_REDUCE_SCATTER_FRACTION};
+
 /* One test on this rank; the memory is on its device. */
 struct collective_run {
     const struct collective_test *test;
     void *from, *to;
+    struct device_gemm *gemm; /* products beside it, if any */
 };
+
+/* What is queued at once. */
+struct batch {
+    uint32_t collectives, products;
+};
+
+int suite_gpu_everybody(struct suite *suite, int code, const struct cb_err *why, const char *what, bool *all,
+                        struct cb_err *err)
+{
+    struct agreement agreement;
+    char text[64];
+    int rc = comm_agree(suite->comm, code, 0, suite_deadline(suite), &agreement, err);
+    *all = !rc && !agreement.code;
+    if (rc || *all)
+        return rc;
+    snprintf(text, sizeof text, "rank %" PRIu32 " cannot", agreement.failed_rank);
+    suite_skip(suite, what, code ? why->message : text);
+    return 0;
+}
 
 /* Bytes of one rank's share; `bytes` is the whole, as in nccl-tests. */
 static uint64_t share_of(const struct suite *suite, enum device_collective kind, uint64_t bytes)
@@ -45,26 +73,64 @@ static uint64_t share_of(const struct suite *suite, enum device_collective kind,
     return is_share ? bytes / suite->gpu.size : bytes;
 }
 
-/* Seconds per operation on the slowest rank, in a batch of `batch`. Includes calls and launches. */
-static int run_batch(struct suite *suite, const struct collective_run *run, uint64_t bytes, uint32_t batch,
+/* A collective waits for what was queued on the device before it, so it is queued before the products. */
+static int queue_batch(struct suite *suite, const struct collective_run *run, uint64_t bytes, struct batch batch,
+                       struct cb_err *err)
+{
+    const struct suite_gpu *gpu = &suite->gpu;
+    const struct device_comm_ops *ops = gpu->plugin.ops->comm;
+    uint64_t share = share_of(suite, run->test->kind, bytes);
+    int rc = 0;
+    for (uint32_t i = 0; i < batch.collectives && !rc; i++)
+        rc = ops->queue(gpu->comm, run->test->kind, run->from, run->to, share, 0, suite_deadline(suite), err);
+    return rc || batch.products == 0 ? rc : gpu->plugin.ops->queue_gemm(run->gemm, batch.products, err);
+}
+
+static int wait_for_batch(struct suite *suite, struct batch batch, struct cb_err *err)
+{
+    const struct suite_gpu *gpu = &suite->gpu;
+    uint64_t event = 0;
+    int rc = batch.collectives > 0 ? gpu->plugin.ops->comm->wait(gpu->comm, suite_deadline(suite), err) : 0;
+    if (rc || batch.products == 0)
+        return rc;
+    rc = gpu->device->ops->record(gpu->device, &event, err);
+    return rc ? rc : gpu->device->ops->wait(gpu->device, event, suite_deadline(suite), err);
+}
+
+/* Seconds of a batch on the slowest rank. Includes calls and launches. */
+static int run_batch(struct suite *suite, const struct collective_run *run, uint64_t bytes, struct batch batch,
                      double *seconds, struct cb_err *err)
 {
-    const struct device_comm_ops *ops = suite->gpu.plugin.ops->comm;
-    struct device_comm *comm = suite->gpu.comm;
     struct agreement slowest;
     int rc = suite_join(suite, 0, err);
     if (rc)
         return rc;
-    uint64_t share = share_of(suite, run->test->kind, bytes), start_ns = clock_monotonic_ns();
-    for (uint32_t i = 0; i < batch && comm && !rc; i++)
-        rc = ops->queue(comm, run->test->kind, run->from, run->to, share, 0, suite_deadline(suite), err);
-    if (!rc && comm)
-        rc = ops->wait(comm, suite_deadline(suite), err);
-    uint64_t took_ns = comm ? clock_monotonic_ns() - start_ns : 0;
+    uint64_t start_ns = clock_monotonic_ns();
+    if (suite->gpu.comm)
+        rc = queue_batch(suite, run, bytes, batch, err);
+    if (!rc && suite->gpu.comm)
+        rc = wait_for_batch(suite, batch, err);
+    uint64_t took_ns = suite->gpu.comm ? clock_monotonic_ns() - start_ns : 0;
     rc = agree_number(suite->comm, rc, took_ns, suite_deadline(suite), &slowest, err);
     if (!rc)
-        *seconds = (double)slowest.max / 1e9 / batch;
+        *seconds = (double)slowest.max / 1e9;
     return rc;
+}
+
+/* The median of some rounds. */
+static int time_batch(struct suite *suite, const struct collective_run *run, uint64_t bytes, struct batch batch,
+                      double *seconds, struct cb_err *err)
+{
+    double rounds[ROUNDS];
+    struct summary summary;
+    int rc = 0;
+    for (size_t round = 0; round < ROUNDS && !rc; round++)
+        rc = run_batch(suite, run, bytes, batch, &rounds[round], err);
+    if (rc)
+        return rc;
+    stats_summarize(rounds, ROUNDS, &summary);
+    *seconds = summary.median;
+    return 0;
 }
 
 /* A rank's input for sums: its floats on the first rank and zeros on all others, so that the sum is the first rank's,
@@ -124,14 +190,15 @@ static int count_wrong(struct suite *suite, const struct collective_run *run, ui
     return rc;
 }
 
-/* An untimed operation: sets values before it and verifies them after it. */
-static int check_once(struct suite *suite, const struct collective_run *run, uint64_t bytes, struct cb_err *err)
+/* An untimed collective beside `products`: sets values before it and verifies them after it. */
+static int check_once(struct suite *suite, const struct collective_run *run, uint64_t bytes, uint32_t products,
+                      struct cb_err *err)
 {
     double unused;
     uint64_t wrong = 0;
     int rc = suite_join(suite, give(suite, run, bytes, err), err);
     if (!rc)
-        rc = run_batch(suite, run, bytes, 1, &unused, err);
+        rc = run_batch(suite, run, bytes, (struct batch){1, products}, &unused, err);
     if (rc)
         return rc;
     rc = count_wrong(suite, run, bytes, &wrong, err);
@@ -144,18 +211,14 @@ static int check_once(struct suite *suite, const struct collective_run *run, uin
 static int measure_size(struct suite *suite, void *context, uint64_t bytes, double *seconds, struct cb_err *err)
 {
     const struct collective_run *run = context;
-    double rounds[ROUNDS];
-    struct summary summary;
-    uint64_t batch = BATCH_BYTES / bytes;
-    batch = batch < 1 ? 1 : batch > BATCH_MOST ? BATCH_MOST : batch;
-    int rc = check_once(suite, run, bytes, err);
-    for (size_t round = 0; round < ROUNDS && !rc; round++)
-        rc = run_batch(suite, run, bytes, (uint32_t)batch, &rounds[round], err);
-    if (rc)
-        return rc;
-    stats_summarize(rounds, ROUNDS, &summary);
-    *seconds = summary.median;
-    return 0;
+    uint64_t count = BATCH_BYTES / bytes;
+    struct batch batch = {.collectives = (uint32_t)(count < 1 ? 1 : count > BATCH_MOST ? BATCH_MOST : count)};
+    int rc = check_once(suite, run, bytes, 0, err);
+    if (!rc)
+        rc = time_batch(suite, run, bytes, batch, seconds, err);
+    if (!rc)
+        *seconds /= batch.collectives;
+    return rc;
 }
 
 static int measure_all(struct suite *suite, struct collective_run *run, struct sample *sample, bool last,
@@ -175,6 +238,69 @@ static int measure_all(struct suite *suite, struct collective_run *run, struct s
             rc = suite_curve_write(suite, &curve, err);
     }
     return rc;
+}
+
+/* --- collectives beside matrix products --- */
+
+struct overlap {
+    double collective_s, products_s, both_s;
+};
+
+/* One collective, products that take at least as long, and both at once. `product_s`: of one. */
+static int measure_overlap(struct suite *suite, const struct collective_run *run, double product_s,
+                           struct overlap *overlap, struct cb_err *err)
+{
+    uint64_t bytes = collective_bytes(run->test->like, suite->gpu.collective_bytes, suite->gpu.size);
+    int rc = time_batch(suite, run, bytes, (struct batch){1, 0}, &overlap->collective_s, err);
+    if (rc)
+        return rc;
+    double ratio = overlap->collective_s / product_s;
+    uint32_t products = ratio < PRODUCTS_MOST ? (uint32_t)ratio + 1 : PRODUCTS_MOST;
+    rc = time_batch(suite, run, bytes, (struct batch){0, products}, &overlap->products_s, err);
+    if (!rc)
+        rc = time_batch(suite, run, bytes, (struct batch){1, products}, &overlap->both_s, err);
+    if (!rc)
+        rc = check_once(suite, run, bytes, products, err);
+    return rc;
+}
+
+static int measure_overlaps(struct suite *suite, struct collective_run *run, struct sample *sample, struct cb_err *err)
+{
+    double product_s = 0;
+    run->test = &tests[0];
+    int rc = run_batch(suite, run, 0, (struct batch){0, 2}, &product_s, err); /* so that the clocks rise */
+    if (!rc)
+        rc = time_batch(suite, run, 0, (struct batch){0, 1}, &product_s, err);
+    for (size_t i = 0; i < sizeof overlap_metrics / sizeof *overlap_metrics && !rc; i++) {
+        struct overlap overlap = {0};
+        run->test = &tests[i];
+        rc = measure_overlap(suite, run, product_s, &overlap, err);
+        if (rc || !suite->gpu.comm)
+            continue;
+        sample->values[overlap_metrics[i]] = suite_overlap(overlap.collective_s, overlap.products_s, overlap.both_s);
+        if (run->test->kind != DEVICE_ALL_REDUCE)
+            continue;
+        sample->values[METRIC_GPU_OVERLAP_PRODUCTS_S] = overlap.products_s;
+        sample->values[METRIC_GPU_OVERLAP_ALL_REDUCE_S] = overlap.collective_s;
+        sample->values[METRIC_GPU_OVERLAP_BOTH_S] = overlap.both_s;
+    }
+    return rc;
+}
+
+/* Skipped with the reason if a device lacks such products or the memory for them. */
+static int measure_beside_products(struct suite *suite, struct collective_run *run, struct sample *sample,
+                                   struct cb_err *err)
+{
+    const struct device_plugin_ops *ops = suite->gpu.plugin.ops;
+    struct device *device = suite->gpu.device;
+    struct cb_err why = {0};
+    bool all;
+    int opened = device ? ops->open_gemm(device, DEVICE_MEASURE_GEMM_BF16, PRODUCT_ROWS, &run->gemm, &why) : 0;
+    int rc = suite_gpu_everybody(suite, opened, &why, "gpu.overlap", &all, err);
+    if (rc || !all)
+        return rc;
+    rc = measure_overlaps(suite, run, sample, err);
+    return rc ? rc : suite_join(suite, run->gemm ? ops->check_gemm(run->gemm, err) : 0, err);
 }
 
 /* --- pairs of nodes --- */
@@ -255,10 +381,14 @@ int suite_gpu_collectives(struct suite *suite, struct sample *sample, bool last,
     if (!rc)
         rc = measure_all(suite, &run, sample, last, err);
     if (!rc)
+        rc = measure_beside_products(suite, &run, sample, err);
+    if (!rc)
         rc = measure_pairs(suite, &run, sample, last, err);
     /* Memory can only be freed when no operation is in flight: one that waits for a missing rank never ends. */
     if (rc && suite->gpu.comm)
         suite->gpu.plugin.ops->comm->abort(suite->gpu.comm);
+    if (run.gemm)
+        suite->gpu.plugin.ops->close_gemm(run.gemm);
     if (device) {
         device->ops->release(device, MEMORY_DEVICE, run.from, bytes);
         device->ops->release(device, MEMORY_DEVICE, run.to, bytes);

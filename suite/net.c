@@ -11,6 +11,7 @@
 #include "core/buf.h"
 #include "core/clock.h"
 #include "core/stats.h"
+#include "suite/overlap.h"
 #include "suite/suite.h"
 
 #define LATENCY_BYTES 8
@@ -222,7 +223,6 @@ static bool work_piece(void *context)
     return true;
 }
 
-/* (t(exchange) + t(work) - t(both)) / the shorter of the two. */
 static int measure_overlap(struct suite *self, struct sample *sample, struct cb_err *err)
 {
     uint64_t bytes = experiment_u64(self->experiment, OPT_SUITE_MESSAGE_BYTES);
@@ -238,12 +238,9 @@ static int measure_overlap(struct suite *self, struct sample *sample, struct cb_
     uint64_t pieces = (uint64_t)(alone_s / piece_s) + 1;
     work.pieces = pieces;
     rc = comm_measure_overlap(self->comm, bytes, work_piece, &work, &both_s, suite_deadline(self), err);
-    double work_s = (double)pieces * piece_s, shorter_s = work_s < alone_s ? work_s : alone_s;
-    if (rc)
-        return rc;
-    double hidden = (alone_s + work_s - both_s) / shorter_s;
-    sample->values[METRIC_OVERLAP_FRACTION] = hidden < 0 ? 0 : hidden > 1 ? 1 : hidden;
-    return 0;
+    if (!rc)
+        sample->values[METRIC_OVERLAP_FRACTION] = suite_overlap(alone_s, (double)pieces * piece_s, both_s);
+    return rc;
 }
 
 int suite_net(struct suite *self, struct sample *sample, bool last, struct cb_err *err)

@@ -23,6 +23,8 @@ ROWS = ("gpu_copy_bytes_per_s", "gpu_triad_bytes_per_s", "gpu_to_device_bytes_pe
         "gpu_to_host_pageable_bytes_per_s", "gpu_gemm_fp32_flops", "gpu_gemm_tf32_flops", "gpu_gemm_bf16_flops", "gpu_launch_s")
 BETWEEN = ("gpu_all_reduce_bus_bytes_per_s", "gpu_all_gather_bus_bytes_per_s", "gpu_reduce_scatter_bus_bytes_per_s", "gpu_broadcast_bus_bytes_per_s",
            "gpu_all_to_all_bus_bytes_per_s")
+OVERLAP = ("gpu_overlap_products_s", "gpu_overlap_all_reduce_s", "gpu_overlap_both_s", "gpu_overlap_all_reduce_fraction",
+           "gpu_overlap_all_gather_fraction", "gpu_overlap_reduce_scatter_fraction")
 
 
 class Proof:
@@ -125,8 +127,11 @@ def prove_several(proof, count):
         gpu, cpu = (losses_of(proof, what, "store=null:", ranks, "train.steps=20", f"device={device}", *words) for device in ("cuda", "cpu"))
         if gpu and cpu:
             proof.claim(what, near(gpu, cpu, LOSS_TOLERANCE), f"{gpu} {cpu}")
-    proof.run_and_claim("the suite measures NCCL between all GPUs", lambda metrics, facts: all(row in metrics for row in BETWEEN), "workload=suite",
-                        "suite.only=gpu", ranks, "iterations=2", "warmup=0")
+    run = proof.run_and_claim("the suite measures NCCL between all GPUs, alone and beside matrix products",
+                              lambda metrics, facts: all(row in metrics for row in (*BETWEEN, *OVERLAP)), "workload=suite", "suite.only=gpu", ranks,
+                              "iterations=2", "warmup=0")
+    if run:
+        print("        " + ", ".join(f"{row} {run[0][row]['median']:.4g}" for row in OVERLAP if row in run[0]))
 
 
 def main():

@@ -240,6 +240,41 @@ static void one_rank_talks_to_itself(void **unused)
     device_close(device);
 }
 
+/* All of it is queued before anybody waits; the collective first, since it waits for what was queued before it. */
+static void products_beside_a_collective_are_right_and_so_is_the_collective(void **unused)
+{
+    (void)unused;
+    bool small = getenv("CKPTBENCH_SMALL_GPU_TESTS");
+    uint64_t rows = small ? 64 : 1024, bytes = UINT64_C(4) << 20, deadline_ns = clock_monotonic_ns() + 60 * NS_PER_S;
+    struct device *device = open_device(0);
+    const struct device_comm_ops *ops = plugin.ops->comm;
+    struct device_comm *comm = NULL;
+    struct device_gemm *gemm = NULL;
+    char id[DEVICE_COMM_ID_BYTES];
+    struct cb_err err = {0};
+    struct device_values values = {.source = {.kind = PAYLOAD_WEIGHTS, .dtype = DTYPE_F32, .key = 5},
+                                   .shape = {1 << 20},
+                                   .region = {.dims = 1, .size = {1 << 20}}};
+    struct device_difference difference = {0};
+    char *from = allocate(device, MEMORY_DEVICE, bytes), *to = allocate(device, MEMORY_DEVICE, bytes);
+    assert_int_equal(device->ops->fill(device, &values, from, &err), 0);
+    assert_int_equal(device->ops->set(device, to, 0xEE, bytes, &err), 0);
+    if (ops->make_id(id, &err) || ops->join(device, id, 0, 1, deadline_ns, &comm, &err) ||
+        plugin.ops->open_gemm(device, DEVICE_MEASURE_GEMM_BF16, rows, &gemm, &err) ||
+        ops->queue(comm, DEVICE_ALL_REDUCE, from, to, bytes, 0, deadline_ns, &err) ||
+        plugin.ops->queue_gemm(gemm, 3, &err) || ops->wait(comm, deadline_ns, &err))
+        fail_msg("%s", err.message);
+    finish(device);
+    if (plugin.ops->check_gemm(gemm, &err) || device->ops->check(device, &values, to, &difference, &err))
+        fail_msg("%s", err.message);
+    assert_int_equal(difference.wrong, 0);
+    plugin.ops->close_gemm(gemm);
+    ops->close(comm);
+    device->ops->release(device, MEMORY_DEVICE, from, bytes);
+    device->ops->release(device, MEMORY_DEVICE, to, bytes);
+    device_close(device);
+}
+
 /* CKPTBENCH_SMALL_GPU_TESTS is for devices that are slow: the stand-ins of tests/cuda_on_cpu. */
 static void what_the_suite_asks_is_measured_and_right(void **unused)
 {
@@ -281,6 +316,7 @@ int main(void)
         cmocka_unit_test(more_events_than_there_are_places_keep_their_order),
         cmocka_unit_test(the_engine_saves_and_loads_what_the_device_holds),
         cmocka_unit_test(one_rank_talks_to_itself),
+        cmocka_unit_test(products_beside_a_collective_are_right_and_so_is_the_collective),
         cmocka_unit_test(what_the_suite_asks_is_measured_and_right),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -59,6 +59,30 @@ static int measure(struct device *device, enum device_measure what, uint64_t siz
     return 0;
 }
 
+/* Only asked for beside what devices tell each other, which is nothing here. */
+static int no_gemm(struct device *device, enum device_measure type, uint64_t rows, struct device_gemm **gemm,
+                   struct cb_err *err)
+{
+    (void)device, (void)type, (void)rows, (void)gemm;
+    return cb_fail(err, CB_ERR_UNSUPPORTED, "the fake device has no products to measure");
+}
+
+static int no_products(struct device_gemm *self, uint32_t count, struct cb_err *err)
+{
+    (void)self, (void)count;
+    return no_gemm(NULL, DEVICE_MEASURE_GEMM_BF16, 0, NULL, err);
+}
+
+static int no_check(struct device_gemm *self, struct cb_err *err)
+{
+    return no_products(self, 0, err);
+}
+
+static void no_close(struct device_gemm *self)
+{
+    (void)self;
+}
+
 static int open_math(struct device *device, struct device_math **math, struct cb_err *err)
 {
     int rc = fake_math_open(device, math, err);
@@ -147,6 +171,10 @@ const struct device_plugin_ops ckptbench_device_plugin __attribute__((visibility
     .open = open_one,
     .describe = describe,
     .measure = measure,
+    .open_gemm = no_gemm,
+    .queue_gemm = no_products,
+    .check_gemm = no_check,
+    .close_gemm = no_close,
     .comm = &silence,
     .open_math = open_math,
 };

@@ -38,6 +38,7 @@ struct fake_device {
     size_t count;
     uint64_t recorded, done;
     uint32_t random;
+    uint32_t number; /* a test's own */
     unsigned looks;   /* an event is not done before somebody has looked so often */
     unsigned looked;  /* at the oldest event that is not done */
     unsigned fail_at; /* this event fails; 0: none */

@@ -61,6 +61,30 @@ static int no_math(struct device *device, struct device_math **math, struct cb_e
     return cb_fail(err, CB_ERR_INTERNAL, "asked");
 }
 
+static int no_gemm(struct device *device, enum device_measure type, uint64_t rows, struct device_gemm **gemm,
+                   struct cb_err *err)
+{
+    (void)device, (void)type, (void)rows, (void)gemm;
+    return cb_fail(err, CB_ERR_INTERNAL, "asked");
+}
+
+static int no_queue_gemm(struct device_gemm *self, uint32_t count, struct cb_err *err)
+{
+    (void)self, (void)count;
+    return cb_fail(err, CB_ERR_INTERNAL, "asked");
+}
+
+static int no_check_gemm(struct device_gemm *self, struct cb_err *err)
+{
+    (void)self;
+    return cb_fail(err, CB_ERR_INTERNAL, "asked");
+}
+
+static void no_close_gemm(struct device_gemm *self)
+{
+    (void)self;
+}
+
 static struct device_plugin_ops whole_table(void)
 {
     return (struct device_plugin_ops){.version = DEVICE_PLUGIN_VERSION,
@@ -71,6 +95,10 @@ static struct device_plugin_ops whole_table(void)
                                       .open = no_open,
                                       .describe = no_describe,
                                       .measure = no_measure,
+                                      .open_gemm = no_gemm,
+                                      .queue_gemm = no_queue_gemm,
+                                      .check_gemm = no_check_gemm,
+                                      .close_gemm = no_close_gemm,
                                       .comm = &fake_comm_ops,
                                       .open_math = no_math};
 }
@@ -122,6 +150,9 @@ static void another_version_and_a_table_with_holes_are_refused(void **unused)
     ops.measure = NULL;
     assert_int_equal(device_plugin_check(&ops, "x.so", &err), CB_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.message, "lacks functions"));
+    ops = whole_table();
+    ops.check_gemm = NULL;
+    assert_int_equal(device_plugin_check(&ops, "x.so", &err), CB_ERR_UNSUPPORTED);
     ops = whole_table();
     ops.open_math = NULL;
     assert_int_equal(device_plugin_check(&ops, "x.so", &err), CB_ERR_UNSUPPORTED);

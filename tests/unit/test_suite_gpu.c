@@ -11,6 +11,7 @@
 
 #include "comm/agree.h"
 #include "comm/comm_measure.h"
+#include "suite/overlap.h"
 #include "suite/suite.h"
 #include "tests/unit/fake_comm.h"
 #include "tests/unit/thread_comm.h"
@@ -70,7 +71,70 @@ static int measure(struct device *device, enum device_measure what, uint64_t siz
     return 0;
 }
 
-static const struct device_plugin_ops plugin_ops = {.measure = measure, .comm = &fake_comm_ops};
+/* Products that are as late as the fake's copies, which is what they are. */
+struct device_gemm {
+    struct fake_device *device;
+    char *memory;                     /* of the device: what is multiplied, and the products */
+    uint32_t products, beside, alone; /* queued; calls behind a collective that is under way, and calls without one */
+};
+
+#define GEMM_BYTES 64
+static struct device_gemm *gemms[RANKS + GUESTS]; /* by the number of their device; the last that each had */
+static uint32_t gemm_refused_by, gemm_wrong_of;
+
+static int open_gemm(struct device *device, enum device_measure type, uint64_t rows, struct device_gemm **gemm,
+                     struct cb_err *err)
+{
+    struct device_gemm *self = calloc(1, sizeof *self);
+    assert(self && type == DEVICE_MEASURE_GEMM_BF16 && rows % 16 == 0);
+    self->device = (struct fake_device *)device;
+    if (self->device->number == gemm_refused_by) {
+        free(self);
+        return cb_fail(err, CB_ERR_MEMORY, "no room for matrices");
+    }
+    void *memory = NULL;
+    int rc = device->ops->allocate(device, MEMORY_DEVICE, 2 * GEMM_BYTES, &memory, err);
+    self->memory = memory;
+    if (!rc)
+        rc = device->ops->set(device, self->memory, 7, GEMM_BYTES, err);
+    *gemm = self;
+    return rc;
+}
+
+static int queue_gemm(struct device_gemm *self, uint32_t count, struct cb_err *err)
+{
+    const struct device_copy product = {self->memory + GEMM_BYTES, self->memory, GEMM_BYTES, 1, 0, 0};
+    const struct fake_talk *talk = self->device->talk;
+    int rc = 0;
+    assert(count > 0);
+    self->products += count;
+    *(talk->count > 0 ? &self->beside : &self->alone) += 1;
+    for (uint32_t i = 0; i < count && !rc; i++)
+        rc = self->device->base.ops->copy(&self->device->base, DEVICE_TO_DEVICE, &product, 1, err);
+    return rc;
+}
+
+static int check_gemm(struct device_gemm *self, struct cb_err *err)
+{
+    fake_catch_up(self->device, self->device->recorded + 1);
+    const char *held = fake_where(self->device, self->memory + GEMM_BYTES, GEMM_BYTES);
+    bool right = held[GEMM_BYTES / 2] == 7 && self->device->number != gemm_wrong_of;
+    return right ? 0 : cb_fail(err, CB_ERR_CORRUPT, "a product is wrong");
+}
+
+static void close_gemm(struct device_gemm *self)
+{
+    self->device->base.ops->release(&self->device->base, MEMORY_DEVICE, self->memory, 2 * GEMM_BYTES);
+    free(gemms[self->device->number - 1]);
+    gemms[self->device->number - 1] = self;
+}
+
+static const struct device_plugin_ops plugin_ops = {.measure = measure,
+                                                    .open_gemm = open_gemm,
+                                                    .queue_gemm = queue_gemm,
+                                                    .check_gemm = check_gemm,
+                                                    .close_gemm = close_gemm,
+                                                    .comm = &fake_comm_ops};
 
 struct rank {
     struct comm comm;
@@ -128,6 +192,7 @@ static int run(struct rank *ranks, uint32_t size, uint32_t guests, bool last, bo
         bool is_guest = i > 0 && i <= guests;
         *rank = (struct rank){.comm = {.meeting = &meeting, .rank = i}, .id = id, .last = last};
         rank->device = fake_device_new(i + 1, 2);
+        rank->device->number = i + 1;
         rank->device->corrupt_at = i == size - 1 ? corrupt_at : 0;
         rank->suite = (struct suite){
             .comm = &rank->comm,
@@ -265,6 +330,7 @@ static void a_result_that_is_wrong_ends_the_suite_and_names_the_collective(void 
     static const char *const names[] = {"all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all"};
     const size_t count = sizeof names / sizeof *names;
     struct rank ranks[RANKS];
+    gemm_refused_by = 1; /* so that the device copies nothing else */
     assert_int_equal(run(ranks, RANKS, 0, false, false, 0), 0);
     uint64_t of_each = ranks[RANKS - 1].device->copied / count;
     end(ranks, RANKS);
@@ -275,6 +341,85 @@ static void a_result_that_is_wrong_ends_the_suite_and_names_the_collective(void 
         assert_non_null(strstr(ranks[2].err.message, text));
         end(ranks, RANKS);
     }
+    gemm_refused_by = 0;
+}
+
+static const enum metric_id overlaps[] = {
+    METRIC_GPU_OVERLAP_PRODUCTS_S,
+    METRIC_GPU_OVERLAP_ALL_REDUCE_S,
+    METRIC_GPU_OVERLAP_BOTH_S,
+    METRIC_GPU_OVERLAP_ALL_REDUCE_FRACTION,
+    METRIC_GPU_OVERLAP_ALL_GATHER_FRACTION,
+    METRIC_GPU_OVERLAP_REDUCE_SCATTER_FRACTION,
+};
+#define OVERLAPS (sizeof overlaps / sizeof *overlaps)
+
+/* Each of three collectives: seven times by itself, its products seven times by themselves, both seven times and once more to
+ * be looked at. Products are queued while the collective that was queued before them is under way. */
+static void collectives_are_measured_beside_products(void **unused)
+{
+    (void)unused;
+    struct rank ranks[RANKS + GUESTS];
+    assert_int_equal(run(ranks, RANKS, 0, false, false, 0), 0);
+    for (uint32_t i = 0; i < RANKS; i++) {
+        const double *values = ranks[i].sample.values;
+        double shorter = fmin(values[overlaps[0]], values[overlaps[1]]);
+        double share = (values[overlaps[0]] + values[overlaps[1]] - values[overlaps[2]]) / shorter;
+        assert_true(fabs(values[overlaps[3]] - fmin(fmax(share, 0), 1)) < 1e-9);
+        for (size_t j = 0; j < OVERLAPS; j++)
+            assert_true(values[overlaps[j]] >= 0 && values[overlaps[j]] == ranks[0].sample.values[overlaps[j]]);
+        for (size_t j = 3; j < OVERLAPS; j++)
+            assert_true(values[overlaps[j]] <= 1);
+        assert_int_equal(gemms[i]->beside, 3 * (7 + 1));
+        assert_int_equal(gemms[i]->alone, 1 + 7 + 3 * 7);
+        assert_int_equal(gemms[i]->products, gemms[0]->products); /* all ranks have as many */
+    }
+    end(ranks, RANKS);
+    assert_int_equal(run(ranks, RANKS + GUESTS, GUESTS, false, true, 0), 0);
+    for (uint32_t i = 0; i < RANKS + GUESTS; i++)
+        assert_int_equal(isnan(ranks[i].sample.values[overlaps[3]]), i > 0 && i <= GUESTS);
+    end(ranks, RANKS + GUESTS);
+}
+
+static void the_share_that_is_hidden_is_that_of_the_shorter(void **unused)
+{
+    (void)unused;
+    assert_true(suite_overlap(2, 3, 3) == 1 && suite_overlap(3, 2, 3) == 1);
+    assert_true(suite_overlap(2, 3, 5) == 0 && suite_overlap(2, 3, 4) == 0.5 && suite_overlap(4, 1, 4.75) == 0.25);
+    assert_true(suite_overlap(2, 3, 6) == 0 && suite_overlap(2, 3, 2.5) == 1); /* slower than in turn; noise */
+}
+
+/* Where one device has no room for matrices no rank measures beside them, and the reason is told; all else is measured. */
+static void products_that_one_device_cannot_have_leave_the_overlap_out(void **unused)
+{
+    (void)unused;
+    for (gemm_refused_by = 1; gemm_refused_by <= RANKS; gemm_refused_by++) {
+        struct rank ranks[RANKS];
+        assert_int_equal(run(ranks, RANKS, 0, true, true, 0), 0);
+        for (uint32_t i = 0; i < RANKS; i++) {
+            for (size_t j = 0; j < OVERLAPS; j++)
+                assert_true(isnan(ranks[i].sample.values[overlaps[j]]));
+            assert_true(ranks[i].sample.values[between[0]] > 0);
+            assert_true(ranks[i].sample.values[METRIC_GPU_NET_LATENCY_S] > 0);
+        }
+        char why[64] = "gpu.overlap=no room for matrices\n";
+        if (gemm_refused_by > 1) /* the first rank tells it of another one */
+            snprintf(why, sizeof why, "gpu.overlap=rank %u cannot\n", gemm_refused_by - 1);
+        assert_non_null(strstr(ranks[0].suite.page->facts, why));
+        end(ranks, RANKS);
+    }
+    gemm_refused_by = 0;
+}
+
+static void a_product_that_is_wrong_beside_a_collective_ends_the_suite(void **unused)
+{
+    (void)unused;
+    struct rank ranks[RANKS];
+    gemm_wrong_of = 2;
+    assert_int_equal(run(ranks, RANKS, 0, false, false, 0), CB_ERR_CORRUPT);
+    assert_non_null(strstr(ranks[1].err.message, "a product is wrong"));
+    gemm_wrong_of = 0;
+    end(ranks, RANKS);
 }
 
 static void first_devices_of_nodes_meet_in_pairs_and_see_what_is_wrong(void **unused)
@@ -282,6 +427,7 @@ static void first_devices_of_nodes_meet_in_pairs_and_see_what_is_wrong(void **un
     (void)unused;
     static const char *const pairs[] = {"suite.gpu_pair.n0.n1=", "suite.gpu_pair.n0.n2=", "suite.gpu_pair.n1.n2="};
     struct rank ranks[RANKS];
+    gemm_refused_by = 1; /* how often products are copied depends on time */
     assert_int_equal(run(ranks, RANKS, 0, true, true, 0), 0);
     for (uint32_t i = 0; i < RANKS; i++) {
         assert_true(ranks[i].sample.values[METRIC_GPU_NET_LATENCY_S] > 0);
@@ -298,6 +444,7 @@ static void first_devices_of_nodes_meet_in_pairs_and_see_what_is_wrong(void **un
     assert_int_equal(run(ranks, RANKS, 0, true, true, all), CB_ERR_CORRUPT); /* the last that arrives */
     assert_non_null(strstr(ranks[2].err.message, "NCCL between nodes: 1 values are wrong on rank 2"));
     end(ranks, RANKS);
+    gemm_refused_by = 0;
 }
 
 static void one_device_has_nobody_to_talk_to(void **unused)
@@ -318,6 +465,10 @@ int main(void)
         cmocka_unit_test(ranks_without_a_device_of_their_own_measure_nothing),
         cmocka_unit_test(a_rank_is_near_its_device_while_it_measures),
         cmocka_unit_test(a_result_that_is_wrong_ends_the_suite_and_names_the_collective),
+        cmocka_unit_test(collectives_are_measured_beside_products),
+        cmocka_unit_test(the_share_that_is_hidden_is_that_of_the_shorter),
+        cmocka_unit_test(products_that_one_device_cannot_have_leave_the_overlap_out),
+        cmocka_unit_test(a_product_that_is_wrong_beside_a_collective_ends_the_suite),
         cmocka_unit_test(first_devices_of_nodes_meet_in_pairs_and_see_what_is_wrong),
         cmocka_unit_test(one_device_has_nobody_to_talk_to),
     };
