@@ -15,6 +15,13 @@ struct cuda_lane {
     uint64_t recorded, done;
 };
 
+/* Events with times. The first was recorded when the monotonic clock showed `base_ns`; a mark is the index of another. */
+struct cuda_marks {
+    cudaEvent_t *events; /* kept until the device is closed, and recorded again after begin_marks */
+    size_t made, room;
+    uint64_t count, base_ns;
+};
+
 struct cuda_device {
     struct device base;
     int index;
@@ -22,6 +29,7 @@ struct cuda_device {
     struct cuda_lane talk; /* operations of communicators */
     cudaEvent_t fence;     /* recorded on one stream, awaited at once by another */
     uint64_t *result;      /* two words in device memory */
+    struct cuda_marks marks;
 };
 
 /* Device `index` with its stream and events. */
@@ -40,6 +48,8 @@ extern const char *const cuda_copy_names[]; /* by direction, for messages */
 /* Events of a stream; the device must be current. */
 int cuda_lane_record(struct cuda_lane *self, uint64_t *event, struct cb_err *err) CB_MUST_CHECK;
 int cuda_lane_poll(struct cuda_lane *self, uint64_t event, bool *done, struct cb_err *err) CB_MUST_CHECK;
+/* Marks a moment of a stream (engine/device.h); the device must be current. */
+int cuda_mark(struct cuda_device *self, cudaStream_t stream, uint64_t *mark, struct cb_err *err) CB_MUST_CHECK;
 /* Pauses before the next poll of something awaited since `start_ns`: not at all for `spin_ns`, then with a short
  * sleep. */
 void cuda_pause(uint64_t start_ns, uint64_t spin_ns);

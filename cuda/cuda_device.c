@@ -16,6 +16,7 @@
 #define MOST_PITCH_BYTES ((uint64_t)INT32_MAX)
 #define SPIN_NS (50 * NS_PER_US)
 #define SLEEP_NS (20 * NS_PER_US)
+#define MARKS_FIRST 256
 
 static struct cuda_device *cast(struct device *device)
 {
@@ -210,6 +211,73 @@ static int device_wait(struct device *device, uint64_t event, uint64_t deadline_
     }
 }
 
+/* --- marks --- */
+
+static int make_mark(struct cuda_marks *self, struct cb_err *err)
+{
+    if (self->made == self->room) {
+        size_t room = self->room ? 2 * self->room : MARKS_FIRST;
+        cudaEvent_t *events = realloc(self->events, room * sizeof *events);
+        if (!events)
+            return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu times of the GPU: trace fewer steps", room);
+        self->events = events;
+        self->room = room;
+    }
+    int rc = cuda_check(cudaEventCreate(&self->events[self->made]), err, "making an event");
+    self->made += rc ? 0 : 1;
+    return rc;
+}
+
+int cuda_mark(struct cuda_device *self, cudaStream_t stream, uint64_t *mark, struct cb_err *err)
+{
+    struct cuda_marks *marks = &self->marks;
+    int rc = marks->count == marks->made ? make_mark(marks, err) : 0;
+    if (!rc)
+        rc = cuda_check(cudaEventRecord(marks->events[marks->count], stream), err, "recording a time");
+    if (!rc)
+        *mark = marks->count++;
+    return rc;
+}
+
+/* On an idle stream the event gets its time as soon as the GPU sees it. */
+static int device_begin_marks(struct device *device, struct cb_err *err)
+{
+    struct cuda_device *self = cast(device);
+    uint64_t base;
+    int rc = cuda_use(self, err);
+    self->marks.count = 0;
+    if (!rc)
+        rc = cuda_mark(self, self->work.stream, &base, err);
+    self->marks.base_ns = clock_monotonic_ns();
+    return rc;
+}
+
+static int device_mark(struct device *device, uint64_t *mark, struct cb_err *err)
+{
+    int rc = cuda_use(cast(device), err);
+    return rc ? rc : cuda_mark(cast(device), cast(device)->work.stream, mark, err);
+}
+
+static int device_mark_ns(struct device *device, uint64_t mark, uint64_t *ns, struct cb_err *err)
+{
+    const struct cuda_marks *marks = &cast(device)->marks;
+    float milliseconds = 0;
+    if (mark >= marks->count)
+        return cb_fail(err, CB_ERR_INTERNAL, "a time of the GPU that was not asked for");
+    int rc = cuda_use(cast(device), err);
+    if (rc)
+        return rc;
+    cudaError_t code = cudaEventElapsedTime(&milliseconds, marks->events[0], marks->events[mark]);
+    if (code == cudaErrorNotReady) {
+        (void)cudaGetLastError();
+        return cb_fail(err, CB_ERR_ABORTED, "the GPU has not come to where its time was asked");
+    }
+    rc = cuda_check(code, err, "asking for a time");
+    if (!rc)
+        *ns = marks->base_ns + (uint64_t)((double)milliseconds * NS_PER_MS);
+    return rc;
+}
+
 /* --- values --- */
 
 static int device_set(struct device *device, void *memory, unsigned char byte, uint64_t bytes, struct cb_err *err)
@@ -275,8 +343,11 @@ static void device_end(struct device *device)
         end_lane(&self->talk);
         if (self->fence)
             (void)cudaEventDestroy(self->fence);
+        for (size_t i = 0; i < self->marks.made; i++)
+            (void)cudaEventDestroy(self->marks.events[i]);
         (void)cudaFree(self->result);
     }
+    free(self->marks.events);
     free(self);
 }
 
@@ -290,6 +361,9 @@ static const struct device_ops cuda_ops = {
     .record = device_record,
     .poll = device_poll,
     .wait = device_wait,
+    .begin_marks = device_begin_marks,
+    .mark = device_mark,
+    .mark_ns = device_mark_ns,
     .set = device_set,
     .fill = device_fill,
     .check = device_compare,

@@ -200,6 +200,14 @@ static int comm_record(struct device_comm *self, uint64_t *event, struct cb_err 
     return rc ? rc : cuda_lane_record(&self->device->talk, event, err);
 }
 
+static int comm_mark(struct device_comm *self, uint64_t *mark, struct cb_err *err)
+{
+    int rc = check_alive(self, err);
+    if (!rc)
+        rc = follow(self->device, err);
+    return rc ? rc : cuda_mark(self->device, self->device->talk.stream, mark, err);
+}
+
 /* An event that its slot no longer has is done (cuda_lane_record). */
 static int comm_hold_device(struct device_comm *self, uint64_t event, struct cb_err *err)
 {
@@ -245,6 +253,7 @@ const struct device_comm_ops cuda_comm_ops = {
     .queue = comm_queue,
     .copy = comm_copy,
     .record = comm_record,
+    .mark = comm_mark,
     .hold_device = comm_hold_device,
     .poll = comm_poll,
     .wait = comm_wait,

@@ -36,6 +36,9 @@ struct device_comm_ops {
     /* The event is done when everything queued before it, on any communicator of the device, is done. Any communicator
      * of the device may poll it. */
     int (*record)(struct device_comm *self, uint64_t *event, struct cb_err *err);
+    /* A mark of the device (engine/device.h) in this queue: as everything in it, after what was queued on the device
+     * before. */
+    int (*mark)(struct device_comm *self, uint64_t *mark, struct cb_err *err);
     /* What is queued on the device later, copies and operations, waits for the event. The host does not wait. */
     int (*hold_device)(struct device_comm *self, uint64_t event, struct cb_err *err);
     int (*poll)(struct device_comm *self, uint64_t event, bool *done, struct cb_err *err);

@@ -20,9 +20,10 @@ int device_plugin_check(const struct device_plugin_ops *ops, const char *path, s
                        "the same source",
                        path, ops->version, ops->device_version, DEVICE_PLUGIN_VERSION, DEVICE_VERSION);
     if (!ops->built || !ops->count || !ops->identify || !ops->open || !ops->describe || !ops->measure ||
-        !ops->open_math || !ops->open_gemm || !ops->queue_gemm || !ops->check_gemm || !ops->close_gemm || !ops->comm || !ops->comm->make_id || !ops->comm->join || !ops->comm->queue ||
-        !ops->comm->copy || !ops->comm->record || !ops->comm->hold_device || !ops->comm->poll || !ops->comm->wait ||
-        !ops->comm->abort || !ops->comm->close)
+        !ops->open_math || !ops->open_gemm || !ops->queue_gemm || !ops->check_gemm || !ops->close_gemm || !ops->comm ||
+        !ops->comm->make_id || !ops->comm->join || !ops->comm->queue || !ops->comm->copy || !ops->comm->record ||
+        !ops->comm->mark || !ops->comm->hold_device || !ops->comm->poll || !ops->comm->wait || !ops->comm->abort ||
+        !ops->comm->close)
         return cb_fail(err, CB_ERR_UNSUPPORTED, "%s lacks functions: build it anew", path);
     return 0;
 }
@@ -91,7 +92,7 @@ int device_plugin_open_device(const struct device_plugin *self, uint32_t local_r
     if (rc)
         return rc;
     if (opened->ops->version != DEVICE_VERSION || !opened->ops->follow || !opened->ops->set || !opened->ops->fill ||
-        !opened->ops->check)
+        !opened->ops->check || !opened->ops->begin_marks || !opened->ops->mark || !opened->ops->mark_ns)
         rc = cb_fail(err, CB_ERR_UNSUPPORTED, "%s opened a device that lacks functions: build it anew", self->path);
     if (!rc)
         rc = self->ops->describe(opened, info, err);

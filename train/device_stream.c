@@ -159,26 +159,29 @@ static int queue(struct device_stream *self, const struct stream_work *work, str
     return ops->queue(comm, kinds[work->kind], work->from, work->to, bytes, 0, self->deadline_ns, err);
 }
 
-/* A traced step waits for each piece of work, since the trace would otherwise show when it was queued. */
+/* In a traced step the device notes when a piece of work starts and ends; the host does not wait for it. */
 static int add(struct device_stream *self, const struct stream_work *work, struct cb_err *err)
 {
-    uint64_t start_ns = clock_monotonic_ns(), ticket = self->added + 1;
-    bool is_full = self->added - self->done == MOST_PENDING;
+    const struct device_comm_ops *ops = self->setup.ops;
+    struct device_comm *comm = work->group->device_comm;
+    uint64_t ticket = self->added + 1, start = 0, end = 0;
+    bool is_full = self->added - self->done == MOST_PENDING, is_traced = trace_is_active(self->setup.trace);
     int rc = is_full ? wait_for(self, ticket - MOST_PENDING, self->deadline_ns, err) : 0;
+    if (!rc && is_traced)
+        rc = ops->mark(comm, &start, err);
     if (!rc)
         rc = queue(self, work, err);
+    if (!rc && is_traced)
+        rc = ops->mark(comm, &end, err);
     if (!rc)
-        rc = self->setup.ops->record(work->group->device_comm, &self->events[ticket % MOST_PENDING], err);
+        rc = ops->record(comm, &self->events[ticket % MOST_PENDING], err);
     if (rc)
         return rc;
     self->added = ticket;
     stream_count(&self->counts, work);
-    if (!trace_is_active(self->setup.trace))
-        return 0;
-    rc = wait_for(self, ticket, self->deadline_ns, err);
-    if (!rc)
-        stream_note(self->setup.trace, work, start_ns, clock_monotonic_ns());
-    return rc;
+    if (is_traced)
+        stream_note(self->setup.trace, work, true, start, end);
+    return 0;
 }
 
 uint64_t device_stream_add(struct device_stream *self, const struct stream_work *work)

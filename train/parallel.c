@@ -391,22 +391,29 @@ static void add_up_buckets(struct parallel *self, size_t stage)
 
 /* --- a step --- */
 
-/* With tracing, waits for each stage on a device, since the trace would otherwise show when it was queued. */
-static int run_stage(struct parallel *self, const struct visit *visit, size_t stage, uint64_t deadline_ns,
-                     struct cb_err *err)
+/* A device notes for a trace when a stage starts and ends; the host does not wait for it. */
+static int run_stage(struct parallel *self, const struct visit *visit, size_t stage, struct cb_err *err)
 {
-    int rc = 0;
+    struct device *device = self->math && trace_is_active(self->setup.trace) ? self->math->device : NULL;
     size_t unit = train_model_stage_unit(self->setup.model, stage);
-    uint64_t offset = self->wraps.offset_of[unit], start_ns = clock_monotonic_ns();
+    uint64_t offset = self->wraps.offset_of[unit], start = 0, end = 0;
     const float *flat = self->in_use[visit->wrap].whole + offset;
+    int rc = device ? device->ops->mark(device, &start, err) : 0;
+    if (rc)
+        return rc;
+    if (!device)
+        start = clock_monotonic_ns();
     if (visit->backward)
         train_model_backward(self->setup.model, stage, flat, self->in_use[visit->wrap].gradient + offset);
     else
         train_model_forward(self->setup.model, stage, flat);
-    if (self->math && trace_is_active(self->setup.trace))
-        rc = device_math_finish(self->math, deadline_ns, err);
-    trace_add_numbered(self->setup.trace, TRACE_COMPUTE, visit->backward ? "backward" : "forward", stage, start_ns,
-                       clock_monotonic_ns(), 0);
+    if (device)
+        rc = device->ops->mark(device, &end, err);
+    else
+        end = clock_monotonic_ns();
+    if (!rc)
+        (device ? trace_add_marked : trace_add_numbered)(
+            self->setup.trace, TRACE_COMPUTE, visit->backward ? "backward" : "forward", stage, start, end, 0);
     return rc;
 }
 
@@ -430,7 +437,7 @@ static int run_visit(struct parallel *self, size_t index, bool forward_only, str
         prefetch(self, index);
     for (size_t i = 0; i < visit->stage_count; i++) {
         size_t stage = visit->backward ? visit->first_stage - i : visit->first_stage + i;
-        rc = run_stage(self, visit, stage, deadline_ns, err);
+        rc = run_stage(self, visit, stage, err);
         if (rc)
             return rc;
         atomic_store_explicit(&timeline->page->progress_ns, clock_monotonic_ns(), memory_order_relaxed);

@@ -141,13 +141,13 @@ void stream_count(struct stream_counts *counts, const struct stream_work *work)
         counts->bytes_sent += bytes * (ranks - 1);
 }
 
-void stream_note(struct trace *trace, const struct stream_work *work, uint64_t start_ns, uint64_t end_ns)
+void stream_note(struct trace *trace, const struct stream_work *work, bool marked, uint64_t start, uint64_t end)
 {
     uint64_t bytes = work->values * sizeof(float);
     enum trace_track track = is_collective(work->kind) ? TRACE_COMM : TRACE_H2D;
     if (work->kind == STREAM_GATHER || work->kind == STREAM_SCATTER || work->kind == STREAM_UNPACK)
         bytes *= work->group->ranks;
-    trace_add_numbered(trace, track, names[work->kind], work->number, start_ns, end_ns, bytes);
+    (marked ? trace_add_marked : trace_add_numbered)(trace, track, names[work->kind], work->number, start, end, bytes);
 }
 
 /* The next work; false when the thread must exit. */
@@ -173,7 +173,7 @@ static void *run(void *context)
         int rc = work_on(self, &work, &err);
         uint64_t end_ns = clock_monotonic_ns();
         if (!rc)
-            stream_note(self->trace, &work, start_ns, end_ns);
+            stream_note(self->trace, &work, false, start_ns, end_ns);
         pthread_mutex_lock(&self->lock);
         if (rc) {
             self->code = rc;

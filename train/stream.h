@@ -69,8 +69,8 @@ bool stream_is_done(struct stream *self, uint64_t ticket);
 int stream_wait(struct stream *self, uint64_t ticket, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
 struct stream_counts stream_counts(struct stream *self); /* of finished work */
 
-/* Adds a piece of work to the counts, except for busy_ns, and to the trace. */
+/* Adds a piece of work to the counts, except for busy_ns, and to the trace, with its times or marks of a device. */
 void stream_count(struct stream_counts *counts, const struct stream_work *work);
-void stream_note(struct trace *trace, const struct stream_work *work, uint64_t start_ns, uint64_t end_ns);
+void stream_note(struct trace *trace, const struct stream_work *work, bool marked, uint64_t start, uint64_t end);
 
 #endif

@@ -69,22 +69,33 @@ void trace_begin_step(struct trace *self, uint64_t step)
     self->step = step;
 }
 
+/* The place of the next event; NULL if the track is full. */
+static struct trace_event *next_event(struct trace *self, enum trace_track track, const char *name)
+{
+    if (self->counts[track] == self->capacity) {
+        self->dropped++;
+        return NULL;
+    }
+    struct trace_event *event = &self->events[track][self->counts[track]++];
+    *event = (struct trace_event){.step = self->step};
+    snprintf(event->name, sizeof event->name, "%s", name);
+    return event;
+}
+
 void trace_add(struct trace *self, enum trace_track track, const char *name, uint64_t start_ns, uint64_t end_ns,
                uint64_t bytes)
 {
     if (!self->active || start_ns < self->start_ns) /* it began before the trace did */
         return;
-    if (self->counts[track] == self->capacity) {
-        self->dropped++;
+    struct trace_event *event = next_event(self, track, name);
+    if (!event)
         return;
-    }
-    struct trace_event *event = &self->events[track][self->counts[track]++];
-    snprintf(event->name, sizeof event->name, "%s", name);
     event->start_ns = start_ns;
     event->end_ns = end_ns;
-    event->step = self->step;
     event->bytes = bytes;
 }
+
+#define NUMBERED "%.20s %llu"
 
 void trace_add_numbered(struct trace *self, enum trace_track track, const char *name, uint64_t number,
                         uint64_t start_ns, uint64_t end_ns, uint64_t bytes)
@@ -92,8 +103,47 @@ void trace_add_numbered(struct trace *self, enum trace_track track, const char *
     char text[TRACE_NAME_BYTES];
     if (!self->active)
         return;
-    snprintf(text, sizeof text, "%.20s %llu", name, (unsigned long long)number);
+    snprintf(text, sizeof text, NUMBERED, name, (unsigned long long)number);
     trace_add(self, track, text, start_ns, end_ns, bytes);
+}
+
+void trace_add_marked(struct trace *self, enum trace_track track, const char *name, uint64_t number,
+                      uint64_t first_mark, uint64_t last_mark, uint64_t bytes)
+{
+    char text[TRACE_NAME_BYTES];
+    if (!self->active)
+        return;
+    snprintf(text, sizeof text, NUMBERED, name, (unsigned long long)number);
+    struct trace_event *event = next_event(self, track, text);
+    if (!event)
+        return;
+    event->start_ns = first_mark;
+    event->end_ns = last_mark;
+    event->bytes = bytes;
+    event->marked = true;
+}
+
+static bool take_time(struct device *device, uint64_t *mark)
+{
+    struct cb_err unknown;
+    return device->ops->mark_ns(device, *mark, mark, &unknown) == 0;
+}
+
+void trace_take_times(struct trace *self, struct device *device)
+{
+    for (int track = 0; track < TRACE_TRACKS; track++) {
+        struct trace_event *events = self->events[track];
+        uint64_t kept = self->timed[track];
+        for (uint64_t i = kept; i < self->counts[track]; i++) {
+            struct trace_event *event = &events[i];
+            bool known = !event->marked || (take_time(device, &event->start_ns) && take_time(device, &event->end_ns));
+            event->marked = false;
+            if (known)
+                events[kept++] = *event;
+            self->dropped += known ? 0 : 1;
+        }
+        self->timed[track] = self->counts[track] = kept;
+    }
 }
 
 void trace_add_step(struct trace *self, uint64_t start_ns, uint64_t end_ns)
@@ -162,8 +212,8 @@ static void write_event(struct json_writer *json, uint32_t rank, unsigned track,
     json_member_text(json, "name", event->name);
     json_member_u64(json, "pid", rank);
     json_member_u64(json, "tid", FIRST_THREAD + track);
-    member_us(json, "ts", event->start_ns - origin_ns);
-    member_us(json, "dur", event->end_ns - event->start_ns);
+    member_us(json, "ts", event->start_ns > origin_ns ? event->start_ns - origin_ns : 0);
+    member_us(json, "dur", event->end_ns > event->start_ns ? event->end_ns - event->start_ns : 0);
     json_write_key(json, "args");
     json_write_begin_object(json);
     json_member_u64(json, "step", event->step);

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "core/err.h"
+#include "engine/device.h"
 
 enum trace_track { TRACE_COMPUTE, TRACE_COMM, TRACE_IO, TRACE_H2D, TRACE_TRACKS };
 
@@ -21,6 +22,7 @@ struct trace_event {
     char name[TRACE_NAME_BYTES];
     uint64_t start_ns, end_ns, step;
     uint64_t bytes; /* bytes moved; 0 if none */
+    bool marked;    /* both times are marks of a device */
 };
 
 struct trace_counter {
@@ -31,6 +33,7 @@ struct trace {
     const char *backend; /* what ranks exchange with, for readers of the file; NULL is "mpi" */
     struct trace_event *events[TRACE_TRACKS];
     uint64_t counts[TRACE_TRACKS], capacity; /* of each track */
+    uint64_t timed[TRACE_TRACKS];            /* events at the beginning of a track whose times are known */
     struct trace_counter *memory;            /* resident bytes; on the compute track */
     uint64_t memory_count;
     uint64_t start_ns, stop_ns;
@@ -53,6 +56,13 @@ void trace_add(struct trace *self, enum trace_track track, const char *name, uin
 /* The same with a number after the name: "forward 3". */
 void trace_add_numbered(struct trace *self, enum trace_track track, const char *name, uint64_t number,
                         uint64_t start_ns, uint64_t end_ns, uint64_t bytes);
+/* The same for work that is queued on a device: its times are marks, and the event counts once trace_take_times has replaced
+ * them. */
+void trace_add_marked(struct trace *self, enum trace_track track, const char *name, uint64_t number,
+                      uint64_t first_mark, uint64_t last_mark, uint64_t bytes);
+/* Replaces all marks by the device's times. Call when everything queued is done, and before the next begin_marks: an event
+ * whose time the device does not know is dropped and counted. Not while another thread adds events of a device. */
+void trace_take_times(struct trace *self, struct device *device);
 /* Ends the step that trace_begin_step began, as an event in the form that readers of PyTorch's traces expect. */
 void trace_add_step(struct trace *self, uint64_t start_ns, uint64_t end_ns);
 void trace_add_memory(struct trace *self, uint64_t at_ns, uint64_t bytes);

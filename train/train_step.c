@@ -190,6 +190,7 @@ int trainer_step(struct trainer *self, struct cb_err *err)
     struct timeline timeline;
     double numbers[SUMS] = {NAN, NAN, NAN, NAN}, cpu_s = cpu_seconds();
     bool warmup = is_warmup(self), saving = checkpoint_is_saving(self);
+    bool marks = self->gpu && trace_is_active(&self->trace);
     struct sample *sample = status_page_begin_sample(self->page);
     if (!sample)
         return cb_fail(err, CB_ERR_INTERNAL, "the status page has no room for another sample");
@@ -203,7 +204,9 @@ int trainer_step(struct trainer *self, struct cb_err *err)
         atomic_store_explicit(&self->page->first_operation_ns, timeline.start_ns, memory_order_relaxed);
     if (!warmup && self->began_ns == 0)
         self->began_ns = timeline.start_ns;
-    int rc = compute(self, &timeline, numbers, err);
+    int rc = marks ? self->gpu->ops->begin_marks(self->gpu, err) : 0;
+    if (!rc)
+        rc = compute(self, &timeline, numbers, err);
     timeline_own_done(&timeline);
     timeline_stop(&timeline);
     fill_sample(self, &timeline, numbers, cpu_s, sample);
@@ -217,6 +220,8 @@ int trainer_step(struct trainer *self, struct cb_err *err)
         if (self->data && self->validate_every && (uint64_t)self->position.step % self->validate_every == 0)
             rc = validate(self, sample, err);
     }
+    if (marks)
+        trace_take_times(&self->trace, self->gpu);
     sample->flags |= rc ? SAMPLE_FAILED : 0;
     status_page_publish_sample(self->page);
     return rc;

@@ -101,3 +101,20 @@ def test_memory_at_the_stages_is_what_the_device_has_less_and_traces_show_the_ex
     assert trace["distributedInfo"]["backend"] == "nccl"
     # The root and the block are gathered once and scattered once.
     assert sorted(name for name, kind in spans if kind == "communication") == ["all-gather 0", "all-gather 1", "reduce-scatter 0", "reduce-scatter 1"]
+
+
+def test_a_trace_shows_what_gpus_compute_and_exchange_at_once(tmp_path, gpus):
+    """Which of the two streams goes on is random; a trace has dozens of exchanges that may be beside what is computed."""
+    run = train(tmp_path, *TINY, "layers=4", "ranks=2", "train.batch_size=2", "device=cuda", "train.forward_prefetch=true", "warmup=0", "train.trace=3")["run"]
+    for rank in range(2):
+        trace = json.loads(next((tmp_path / f"home/runs/{run}/attempts/1/traces").rglob(f"rank-{rank}.pt.trace.json")).read_text())
+        assert trace["droppedEvents"] == 0
+        spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+        steps = {event["args"]["step"]: event for event in spans if event["name"].startswith("ProfilerStep#")}
+        exchanges = [event for event in spans if event["cat"] == "communication"]
+        stages = [event for event in spans if event["name"].startswith(("forward", "backward"))]
+        assert len(steps) == 3 and len(stages) == 3 * 2 * 6
+        for event in (*exchanges, *stages):  # a device's clock is set by the host's
+            step = steps[event["args"]["step"]]
+            assert step["ts"] - 1000 <= event["ts"] <= event["ts"] + event["dur"] <= step["ts"] + step["dur"] + 1000
+        assert any(one["ts"] < other["ts"] + other["dur"] and other["ts"] < one["ts"] + one["dur"] for one in exchanges for other in stages)

@@ -155,6 +155,7 @@ static const struct device_comm_ops silence = {
     .queue = no_queue,
     .copy = no_copy,
     .record = no_record,
+    .mark = no_record,
     .hold_device = no_hold,
     .poll = no_poll,
     .wait = no_wait,

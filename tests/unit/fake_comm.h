@@ -61,12 +61,12 @@ struct device_comm {
     bool aborted;
 };
 
-enum fake_saying { FAKE_SAYS_COPY, FAKE_SAYS_COLLECTIVE, FAKE_SAYS_EXCHANGE, FAKE_SAYS_EVENT };
+enum fake_saying { FAKE_SAYS_COPY, FAKE_SAYS_COLLECTIVE, FAKE_SAYS_EXCHANGE, FAKE_SAYS_EVENT, FAKE_SAYS_MARK };
 
 struct fake_said {
     enum fake_saying saying;
     struct device_comm *comm;
-    uint64_t number; /* of the collective in its communicator, or of the event */
+    uint64_t number; /* of the collective in its communicator, of the event, or of the mark */
     uint64_t after;  /* an event of the device itself */
     struct device_copy copy;
     enum device_collective kind;
@@ -371,6 +371,12 @@ static inline int fake_comm_record(struct device_comm *self, uint64_t *event, st
     return rc;
 }
 
+static inline int fake_comm_mark(struct device_comm *self, uint64_t *mark, struct cb_err *err)
+{
+    *mark = fake_new_mark(self->device);
+    return fake_say(self, (struct fake_said){.saying = FAKE_SAYS_MARK, .number = *mark}, err);
+}
+
 /* The oldest of what is queued; false where it cannot be yet. */
 static inline bool fake_say_next(struct fake_device *device)
 {
@@ -390,6 +396,8 @@ static inline bool fake_say_next(struct fake_device *device)
         fake_perform(device, &(struct fake_copy){.copy = said->copy});
     if (said->saying == FAKE_SAYS_EVENT)
         talk->done = said->number;
+    if (said->saying == FAKE_SAYS_MARK)
+        fake_pass_mark(device, said->number);
     talk->first = (talk->first + 1) % FAKE_MAX_QUEUED;
     talk->count--;
     return true;
@@ -418,6 +426,8 @@ static inline int fake_comm_poll(struct device_comm *self, uint64_t event, bool 
         return cb_fail(err, CB_ERR_ABORTED, "the fake communicator was aborted");
     if (device->fail_talk_at && event >= device->fail_talk_at)
         return cb_fail(err, CB_ERR_SYSTEM, "the fake device lost what another sent");
+    device->talk_waits += event != device->talk_awaited;
+    device->talk_awaited = event;
     *done = fake_talk_until(device, event);
     return 0;
 }
@@ -459,6 +469,7 @@ static const struct device_comm_ops fake_comm_ops = {
     .queue = fake_comm_queue,
     .copy = fake_comm_copy,
     .record = fake_comm_record,
+    .mark = fake_comm_mark,
     .hold_device = fake_comm_hold,
     .poll = fake_comm_poll,
     .wait = fake_comm_wait,

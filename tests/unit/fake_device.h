@@ -16,6 +16,7 @@
 
 #define FAKE_MAX_COPIES 65536
 #define FAKE_MAX_MEMORIES 16
+#define FAKE_MAX_MARKS 4096
 
 /* Memory of the device: `bytes` at `address`, which is closed; what is there lies at `bytes_at`. */
 struct fake_memory {
@@ -38,11 +39,15 @@ struct fake_device {
     size_t count;
     uint64_t recorded, done;
     uint32_t random;
-    uint32_t number; /* a test's own */
+    uint32_t number;  /* a test's own */
     unsigned looks;   /* an event is not done before somebody has looked so often */
     unsigned looked;  /* at the oldest event that is not done */
     unsigned fail_at; /* this event fails; 0: none */
     uint64_t waits;
+    uint64_t talk_waits,
+        talk_awaited;               /* events of the talk with others that somebody looked at, and the last of them */
+    uint64_t marks[FAKE_MAX_MARKS]; /* when; 0: not yet */
+    uint64_t mark_count;
     int64_t allocations; /* not released */
     struct fake_memory memories[FAKE_MAX_MEMORIES];
     uint64_t copied;     /* copies made */
@@ -220,6 +225,47 @@ static inline int fake_wait(struct device *device, uint64_t event, uint64_t dead
     return 0;
 }
 
+/* --- marks --- */
+
+static inline int fake_begin_marks(struct device *device, struct cb_err *err)
+{
+    (void)err;
+    ((struct fake_device *)device)->mark_count = 0;
+    return 0;
+}
+
+/* A new one, whose moment comes later. */
+static inline uint64_t fake_new_mark(struct fake_device *self)
+{
+    assert(self->mark_count < FAKE_MAX_MARKS);
+    self->marks[self->mark_count] = 0;
+    return self->mark_count++;
+}
+
+static inline void fake_pass_mark(struct fake_device *self, uint64_t mark)
+{
+    self->marks[mark] = clock_monotonic_ns();
+}
+
+/* Copies come in any order, so any moment from now on is one before which they may have come. */
+static inline int fake_mark(struct device *device, uint64_t *mark, struct cb_err *err)
+{
+    struct fake_device *self = (struct fake_device *)device;
+    (void)err;
+    *mark = fake_new_mark(self);
+    fake_catch_up(self, self->recorded);
+    fake_pass_mark(self, *mark);
+    return 0;
+}
+
+static inline int fake_mark_ns(struct device *device, uint64_t mark, uint64_t *ns, struct cb_err *err)
+{
+    struct fake_device *self = (struct fake_device *)device;
+    assert(mark < self->mark_count);
+    *ns = self->marks[mark];
+    return *ns ? 0 : cb_fail(err, CB_ERR_ABORTED, "the fake device has not come to a mark");
+}
+
 /* --- what the device does in its own memory: after all that was queued --- */
 
 static inline int fake_set(struct device *device, void *memory, unsigned char byte, uint64_t bytes, struct cb_err *err)
@@ -278,6 +324,9 @@ static const struct device_ops fake_ops = {
     .record = fake_record,
     .poll = fake_poll,
     .wait = fake_wait,
+    .begin_marks = fake_begin_marks,
+    .mark = fake_mark,
+    .mark_ns = fake_mark_ns,
     .set = fake_set,
     .fill = fake_fill,
     .check = fake_check,

@@ -158,6 +158,19 @@ static inline int fake_math_wait(struct device *device, uint64_t event, uint64_t
     return 0;
 }
 
+static inline void fake_run_mark(struct fake_math *self, const void *arguments)
+{
+    fake_pass_mark(self->device, *(const uint64_t *)arguments);
+}
+
+static inline int fake_math_mark(struct device *device, uint64_t *mark, struct cb_err *err)
+{
+    (void)err;
+    *mark = fake_new_mark((struct fake_device *)device);
+    fake_put(fake_math_of(device), fake_run_mark, mark, sizeof *mark);
+    return 0;
+}
+
 static inline int fake_math_set(struct device *device, void *memory, unsigned char byte, uint64_t bytes,
                                 struct cb_err *err)
 {
@@ -181,6 +194,9 @@ static const struct device_ops fake_math_device_ops = {
     .record = fake_record,
     .poll = fake_math_poll,
     .wait = fake_math_wait,
+    .begin_marks = fake_begin_marks,
+    .mark = fake_math_mark,
+    .mark_ns = fake_mark_ns,
     .set = fake_math_set,
     .fill = fake_fill,
     .check = fake_check,

@@ -11,6 +11,7 @@
 
 #include "core/clock.h"
 #include "core/json.h"
+#include "tests/unit/fake_device.h"
 #include "train/trace.h"
 
 #define START (5 * NS_PER_S)
@@ -150,6 +151,48 @@ static void nothing_is_kept_outside_of_the_traced_time(void **state)
     trace_release(&trace);
 }
 
+/* Of a device: between those of the host, in order, with its times; what it has not come to is left out and counted. */
+static void events_of_a_device_get_its_times(void **state)
+{
+    (void)state;
+    struct trace trace;
+    struct cb_err err;
+    struct fake_device *fake = fake_device_new(1, 1);
+    assert_non_null(fake);
+    assert_int_equal(trace_init(&trace, 4, &err), 0);
+    trace_start(&trace, START);
+    trace_begin_step(&trace, 3);
+    uint64_t mark[4];
+    for (size_t i = 0; i < 4; i++) {
+        mark[i] = fake_new_mark(fake);
+        fake->marks[mark[i]] = i < 3 ? START + 1000 * (i + 1) : 0; /* the last is not over */
+    }
+    trace_add(&trace, TRACE_COMM, "host", START, START + 10, 0);
+    trace_add_marked(&trace, TRACE_COMM, "all-gather", 5, mark[0], mark[1], 77);
+    trace_add_marked(&trace, TRACE_COMM, "lost", 6, mark[2], mark[3], 0);
+    trace_add_marked(&trace, TRACE_COMM, "all-gather", 7, mark[1], mark[2], 0);
+    trace_take_times(&trace, &fake->base);
+    fake->base.ops->begin_marks(&fake->base, &err); /* of another step */
+    trace_take_times(&trace, &fake->base);
+    trace_stop(&trace, START + 9000);
+    struct json_value *root = written(&trace, 0, 1);
+    assert_float_equal(number_of(root, "droppedEvents"), 1, 0);
+    const struct json_value *event = find(root, "X", "all-gather 5", 0);
+    assert_non_null(event);
+    assert_float_equal(number_of(event, "ts"), 1, 1e-9);
+    assert_float_equal(number_of(event, "dur"), 1, 1e-9);
+    assert_float_equal(number_of(json_get(event, "args"), "bytes"), 77, 0);
+    assert_float_equal(number_of(json_get(event, "args"), "step"), 3, 0);
+    event = find(root, "X", "all-gather 7", 0);
+    assert_non_null(event);
+    assert_float_equal(number_of(event, "ts"), 2, 1e-9);
+    assert_null(find(root, "X", "lost 6", 0));
+    assert_non_null(find(root, "X", "host", 0));
+    json_value_free(root);
+    trace_release(&trace);
+    device_close(&fake->base);
+}
+
 static void a_trace_that_is_not_wanted_costs_nothing(void **state)
 {
     (void)state;
@@ -182,6 +225,7 @@ int main(void)
         cmocka_unit_test(every_track_has_its_name),
         cmocka_unit_test(what_does_not_fit_is_counted),
         cmocka_unit_test(nothing_is_kept_outside_of_the_traced_time),
+        cmocka_unit_test(events_of_a_device_get_its_times),
         cmocka_unit_test(a_trace_that_is_not_wanted_costs_nothing),
         cmocka_unit_test(a_folder_that_cannot_be_made_is_named),
     };

@@ -21,6 +21,8 @@
 #define STEPS 4
 #define TIMEOUT_NS (120 * NS_PER_S)
 #define TOLERANCE 1e-5
+#define TRACED 1000 /* events of a track */
+#define STAGES 5    /* of gpt2() */
 
 /* --- what ranks may not exchange by way of this machine --- */
 
@@ -76,7 +78,7 @@ int comm_sum(struct comm *comm, double *numbers, uint32_t count, uint64_t deadli
 struct way {
     struct train_setup setup; /* with the samples of all ranks together */
     uint32_t ranks, shards;
-    bool ddp, bf16, forward_prefetch, offload;
+    bool ddp, bf16, forward_prefetch, offload, traced;
     enum wrap_policy wrap;
     enum backward_prefetch backward;
     enum optimizer_kind optimizer;
@@ -96,8 +98,8 @@ struct rank {
     struct parallel *parallel;
     struct fake_device *device;
     double losses[STEPS], norms[STEPS];
-    float *weights; /* after the last step: of all units, those of others are NaN */
-    uint64_t waits; /* of the host for the device, in the last step */
+    float *weights;             /* after the last step: of all units, those of others are NaN */
+    uint64_t waits, talk_waits; /* of the host for the device, in the last step */
     struct stream_counts counts;
     struct parallel_figures figures;
     int code;
@@ -161,7 +163,10 @@ static int step(struct rank *self, uint64_t number)
                                 .targets = tokens + rows,
                                 .input = input};
     timeline_start(&timeline, self->page, OP_STEP, STATE_OTHER);
-    uint64_t waits = self->device ? self->device->waits : 0;
+    uint64_t waits = self->device ? self->device->waits : 0, talk_waits = self->device ? self->device->talk_waits : 0;
+    trace_begin_step(&self->trace, number);
+    if (self->way->traced)
+        MUST(self->device->base.ops->begin_marks(&self->device->base, &must_err));
     int rc = train_model_begin(self->model, &batch, &self->err);
     if (!rc)
         rc = parallel_gradients(self->parallel, &timeline, deadline(), &self->err);
@@ -174,6 +179,9 @@ static int step(struct rank *self, uint64_t number)
         rc =
             parallel_update(self->parallel, 1e-2, optimizer_clip_scale(sums[0], 1), number + 1, deadline(), &self->err);
     self->waits = self->device ? self->device->waits - waits : 0;
+    self->talk_waits = self->device ? self->device->talk_waits - talk_waits : 0;
+    if (self->way->traced)
+        trace_take_times(&self->trace, &self->device->base);
     timeline_stop(&timeline);
     free(tokens);
     free(input);
@@ -216,7 +224,8 @@ static void open_rank(struct rank *self, uint32_t ranks)
     if (self->device)
         MUST(fake_math_open(&self->device->base, &self->setup.math, &must_err));
     MUST(train_model_new(&self->setup, &self->model, &must_err));
-    MUST(trace_init(&self->trace, 0, &must_err));
+    MUST(trace_init(&self->trace, way->traced ? TRACED : 0, &must_err));
+    trace_start(&self->trace, clock_monotonic_ns());
     struct parallel_setup setup = {.training = &self->training,
                                    .comm = &self->comm,
                                    .model = self->model,
@@ -234,7 +243,6 @@ static void close_rank(struct rank *self)
     train_model_free(self->model);
     if (self->setup.math)
         self->setup.math->ops->close(self->setup.math);
-    trace_release(&self->trace);
     if (!self->device)
         return;
     if (self->device->allocations != 0)
@@ -288,6 +296,8 @@ static void free_ranks(struct rank *ranks, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
         free(ranks[i].weights);
+    for (uint32_t i = 0; i < count; i++)
+        trace_release(&ranks[i].trace);
 }
 
 static void assert_near(double ours, double theirs, double tolerance, const char *what, uint64_t where)
@@ -439,6 +449,68 @@ static void the_host_waits_for_no_wrap(void **unused)
     assert_true(waits[0] <= 3);
 }
 
+static uint64_t count_events(const struct trace *trace, enum trace_track track, const char *name)
+{
+    uint64_t count = 0;
+    for (uint64_t i = 0; i < trace->counts[track]; i++)
+        count += strncmp(trace->events[track][i].name, name, strlen(name)) == 0;
+    return count;
+}
+
+/* The times of a queue's events are those of the device: each within its step, in order, none beside another. */
+static void check_times(const struct trace *trace, enum trace_track track, uint64_t end_ns)
+{
+    uint64_t before_ns = trace->start_ns;
+    for (uint64_t i = 0; i < trace->counts[track]; i++) {
+        const struct trace_event *event = &trace->events[track][i];
+        if (strcmp(event->name, "optimizer") == 0)
+            continue;
+        assert_true(before_ns <= event->start_ns && event->start_ns <= event->end_ns && !event->marked);
+        before_ns = event->end_ns;
+    }
+    assert_true(before_ns <= end_ns);
+}
+
+/* The host waits as often as without a trace, and everything is in it: of each step a forward and a backward of three blocks,
+ * what is before them and what is after them; and all that ranks exchanged. */
+static void a_traced_step_waits_for_nothing_more_and_shows_it_all(void **unused)
+{
+    (void)unused;
+    static const struct way ways[] = {
+        {.ranks = 2, .shards = 2, .seed = 1, .forward_prefetch = true},
+        {.ranks = 2, .shards = 1, .ddp = true, .seed = 2},
+        {.ranks = 4, .shards = 2, .bf16 = true, .seed = 3},
+        {.ranks = 2, .shards = 2, .offload = true, .seed = 4},
+    };
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        struct rank plain[MOST_RANKS], traced[MOST_RANKS];
+        struct way way = ways[i];
+        way.setup = gpt2(4, 0);
+        compare(&way, plain);
+        way.traced = true;
+        compare(&way, traced);
+        uint64_t end_ns = clock_monotonic_ns();
+        for (uint32_t rank = 0; rank < way.ranks; rank++) {
+            const struct trace *trace = &traced[rank].trace;
+            const struct stream_counts *counts = &traced[rank].counts;
+            assert_int_equal(traced[rank].waits, plain[rank].waits);
+            assert_int_equal(traced[rank].talk_waits, plain[rank].talk_waits);
+            assert_int_equal(trace->dropped, 0);
+            assert_int_equal(count_events(trace, TRACE_COMPUTE, "forward"), STEPS * STAGES);
+            assert_int_equal(count_events(trace, TRACE_COMPUTE, "backward"), STEPS * STAGES);
+            assert_int_equal(count_events(trace, TRACE_COMM, "all-gather"), counts->gathers);
+            assert_int_equal(count_events(trace, TRACE_COMM, "reduce-scatter"), counts->scatters);
+            assert_int_equal(count_events(trace, TRACE_COMM, "all-reduce"), counts->reduces);
+            assert_int_equal(count_events(trace, TRACE_H2D, "to "), counts->copies);
+            check_times(trace, TRACE_COMPUTE, end_ns);
+            check_times(trace, TRACE_COMM, end_ns);
+            check_times(trace, TRACE_H2D, end_ns);
+        }
+        free_ranks(plain, way.ranks);
+        free_ranks(traced, way.ranks);
+    }
+}
+
 static void a_device_that_loses_a_message_ends_the_ranks_with_its_reason(void **unused)
 {
     (void)unused;
@@ -478,6 +550,7 @@ int main(void)
         cmocka_unit_test(offloaded_states_are_updated_here_and_lead_to_the_same),
         cmocka_unit_test(bf16_is_gathered_in_two_bytes),
         cmocka_unit_test(the_host_waits_for_no_wrap),
+        cmocka_unit_test(a_traced_step_waits_for_nothing_more_and_shows_it_all),
         cmocka_unit_test(a_device_that_loses_a_message_ends_the_ranks_with_its_reason),
         cmocka_unit_test(two_ranks_with_one_device_are_refused),
     };
