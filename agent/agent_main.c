@@ -1,4 +1,5 @@
 /* ckptbench-agent: arguments, signals, exit code. */
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <signal.h>
@@ -29,7 +30,7 @@
 
 static const char usage[] =
     "usage: ckptbench-agent run RUN_FOLDER…\n"
-    "       ckptbench-agent watch RUN_FOLDER COMMAND…\n"
+    "       ckptbench-agent watch RUN_FOLDER LOCK COMMAND…\n"
     "       ckptbench-agent seal RUN_FOLDER [--as OUTCOME WHY] [--measure]\n"
     "       ckptbench-agent join RUN_FOLDER TASKS COMMAND…\n"
     "       ckptbench-agent node --head ADDRESSES --port PORT [--name NAME] [--timeout TIME] [--sent]\n"
@@ -104,13 +105,18 @@ static int run(const char *folder)
     return code == CB_ERR_USAGE ? CB_EXIT_USAGE : outcome_exit_code(outcome);
 }
 
-/* The exit code is the command's; 127 if it was not started, as in a shell. */
-static int run_watched(const char *folder, const char *const *command)
+/* The exit code is the command's; 127 if it was not started, as in a shell. `lock` is our parent's descriptor of the run
+ * folder's lock, which is held as long as one of us lives; the command does not get it. */
+static int run_watched(const char *folder, const char *lock, const char *const *command)
 {
     struct cb_err err;
     enum outcome outcome;
-    int code, status = -1;
-    int rc = attempt_run(folder, command, &status, &signals_received, &time_is_up, &outcome, &code, &err);
+    uint64_t fd = 0;
+    int code, status = -1, rc = units_parse_u64(lock, &fd, &err);
+    if (!rc && (fd > INT_MAX || fcntl((int)fd, F_SETFD, FD_CLOEXEC) < 0))
+        rc = cb_fail(&err, CB_ERR_USAGE, "%s is no descriptor of a lock", lock);
+    if (!rc)
+        rc = attempt_run(folder, command, &status, &signals_received, &time_is_up, &outcome, &code, &err);
     if (rc)
         log_error("%s", err.message);
     return status == -1 ? COMMAND_NOT_STARTED : foreground_exit_code(status);
@@ -238,6 +244,7 @@ static int run_seal(const char *folder, int count, char **words)
     struct seal_request request = {0};
     unsigned outcome;
     struct cb_err err;
+    foreground_catch(false); /* files of a measurement are removed, and nothing is half sealed */
     for (int i = 0; i < count; i++) {
         if (strcmp(words[i], "--measure") == 0)
             request.measures_limit = true;
@@ -278,8 +285,8 @@ int main(int argc, char **argv)
     log_init("ckptbench-agent", LOG_NORMAL);
     if (argc > 2 && strcmp(argv[1], "run") == 0)
         return run_each(argc - 2, argv + 2);
-    if (argc > 3 && strcmp(argv[1], "watch") == 0)
-        return run_watched(argv[2], (const char *const *)(argv + 3));
+    if (argc > 4 && strcmp(argv[1], "watch") == 0)
+        return run_watched(argv[2], argv[3], (const char *const *)(argv + 4));
     if (argc > 2 && strcmp(argv[1], "seal") == 0)
         return run_seal(argv[2], argc - 3, argv + 3);
     if (argc > 4 && strcmp(argv[1], "join") == 0)

@@ -80,6 +80,15 @@ static void start_timer(uint64_t limit_ns)
     setitimer(ITIMER_REAL, &timer, NULL);
 }
 
+void foreground_catch(bool from_parent)
+{
+    struct sigaction action = {.sa_sigaction = pass_on, .sa_flags = SA_SIGINFO | SA_RESTART};
+    only_sender = from_parent ? getppid() : 0;
+    sigemptyset(&action.sa_mask);
+    for (size_t i = 0; i < sizeof passed_on / sizeof *passed_on; i++)
+        sigaction(passed_on[i], &action, NULL);
+}
+
 int foreground_run(const char *const *argv, const char *const *environment, bool from_parent, uint64_t limit_ns,
                    int *status, struct cb_err *err)
 {
@@ -89,16 +98,12 @@ int foreground_run(const char *const *argv, const char *const *environment, bool
                                           .stdout_fd = -1,
                                           .stderr_fd = -1,
                                           .in_foreground = true};
-    struct sigaction action = {.sa_sigaction = pass_on, .sa_flags = SA_SIGINFO | SA_RESTART};
     struct child command = {0};
     sigset_t all, before;
-    only_sender = from_parent ? getppid() : 0;
     sigfillset(&all);
-    sigemptyset(&action.sa_mask);
     signal(SIGCHLD, SIG_DFL);                /* one that we inherited as ignored would lose the status */
     sigprocmask(SIG_SETMASK, &all, &before); /* a signal in between waits until there is somebody to pass it to */
-    for (size_t i = 0; i < sizeof passed_on / sizeof *passed_on; i++)
-        sigaction(passed_on[i], &action, NULL);
+    foreground_catch(from_parent);
     int rc = child_start(&command, &options, err);
     command_pid = rc ? 0 : command.pid;
     if (!rc)

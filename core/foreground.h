@@ -24,8 +24,11 @@ int foreground_run(const char *const *argv, const char *const *environment, bool
 /* How a shell would report the end: the exit status, or 128 + the number of the signal. */
 int foreground_exit_code(int status);
 
-/* How often a signal that asks to end (SIGINT, SIGTERM, SIGHUP) has arrived since foreground_run was called. The
- * handlers stay after the command has ended, so that work that follows can ask. */
+/* Installs these handlers without a command: work that would otherwise be killed in between asks foreground_requests. */
+void foreground_catch(bool from_parent);
+
+/* How often a signal that asks to end (SIGINT, SIGTERM, SIGHUP) has arrived since foreground_run or foreground_catch was
+ * called. The handlers stay after the command has ended, so that work that follows can ask. */
 int foreground_requests(void);
 /* Whether the command was ended because of limit_ns. */
 bool foreground_passed_limit(void);

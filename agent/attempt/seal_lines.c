@@ -59,6 +59,9 @@ static void decide_tasks(struct attempt *attempt, const struct watch_summary *su
     else if (*summary->failure)
         attempt_decide(attempt, summary->was_asked ? OUTCOME_CANCELLED : OUTCOME_BENCHMARK_FAILED, CB_ERR_SYSTEM, "%s",
                        summary->failure);
+    else if (*summary->unreadable)
+        attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM, "how a task ended is not known: its file is %s",
+                       summary->unreadable);
 }
 
 static int seal_attempt(struct attempt *attempt, const char *lines, const struct seal_request *request,
@@ -66,12 +69,18 @@ static int seal_attempt(struct attempt *attempt, const char *lines, const struct
 {
     struct watch_summary summary;
     int rc = watch_lines_read(attempt, lines, &summary, err);
+    if (!rc && summary.was_stopped) {
+        rc = cb_fail(err, CB_ERR_ABORTED, "stopped on request before the run was sealed: ckptbench collect seals it");
+        goto out;
+    }
     bool ended = !rc && has_ended(&summary);
     if (!ended && !request->why)
         goto out;
     set_times(attempt, lines, &summary);
     if (rc)
         attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, rc, "%s", err->message);
+    if (!rc)
+        watch_limit_remove_left(attempt, &summary);
     if (!rc && summary.tasks > 0)
         status_page_add_fact(attempt->pages.page[0], "watch.command", summary.command);
     if (ended && request->measures_limit && experiment_bool(attempt->experiment, OPT_BASELINE) && !summary.was_asked &&

@@ -20,6 +20,7 @@
 #include "core/share_file.h"
 
 #define LOOK_EVERY_NS (100 * NS_PER_MS)
+#define BEAT_NS (5 * NS_PER_S)
 #define REQUEST_NS NS_PER_S
 #define LEAVE_GRACE_NS (15 * NS_PER_S) /* from SIGTERM to SIGKILL for the shell command and its processes */
 
@@ -88,6 +89,18 @@ static void await_request(struct attempt *attempt, uint64_t limit_ns)
     check_end(attempt, limit_ns);
 }
 
+/* The progress is the heartbeat of an agent: without it `collect` takes the run for lost. */
+static void beat(const struct attempt *attempt, uint64_t *last_ns)
+{
+    const struct progress progress = {.state = "running", .slowest_rank = -1};
+    uint64_t now_ns = clock_monotonic_ns();
+    if (*last_ns && now_ns - *last_ns < BEAT_NS)
+        return;
+    *last_ns = now_ns;
+    if (progress_write(attempt->path.data, &progress, NULL) != 0)
+        return; /* the next one may pass */
+}
+
 /* The shell command of command= and all its processes end with the run. */
 static int run_shell(struct attempt *attempt, const char *const *variables, uint64_t limit_ns, struct cb_err *err)
 {
@@ -95,6 +108,7 @@ static int run_shell(struct attempt *attempt, const char *const *variables, uint
     const struct child_options options = {
         .argv = argv, .environment = variables, .stdin_fd = -1, .stdout_fd = -1, .stderr_fd = -1};
     struct child command = {0};
+    uint64_t beat_ns = 0;
     if (!*argv[2])
         return cb_fail(err, CB_ERR_USAGE,
                        "workload=watch needs command='torchrun …', or `ckptbench watch -- torchrun …`");
@@ -103,6 +117,7 @@ static int run_shell(struct attempt *attempt, const char *const *variables, uint
     if (rc)
         return rc;
     while ((rc = child_wait(&command, clock_monotonic_ns() + LOOK_EVERY_NS, err)) == CB_ERR_TIMEOUT) {
+        beat(attempt, &beat_ns);
         check_end(attempt, limit_ns);
         if (attempt->verdict.decided) {
             child_end(&command, *attempt->signals > 1 ? 0 : LEAVE_GRACE_NS);

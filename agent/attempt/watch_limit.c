@@ -1,10 +1,12 @@
 /* Raw writes and reads of several files at once, by one thread with all their requests in flight. */
 #include "agent/attempt/watch_limit.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/alloc.h"
 #include "core/clock.h"
@@ -24,6 +26,7 @@
 #define PAGE_BYTES 4096
 #define POLL_BATCH 64
 #define FACT "watch.limit"
+#define FOLDER_START ".ckptbench-limit-" /* of the folder of files; the run follows */
 
 struct limit {
     struct store *store;
@@ -217,7 +220,7 @@ void watch_limit_measure(struct attempt *attempt, const struct watch_summary *su
         rc = cb_fail(&err, CB_ERR_UNSUPPORTED, "the command ran on several machines, and this is one of them");
     if (!rc)
         rc = open_place(&limit, attempt, summary, &err);
-    snprintf(limit.folder, sizeof limit.folder, ".ckptbench-limit-%s", attempt->run);
+    snprintf(limit.folder, sizeof limit.folder, FOLDER_START "%s", attempt->run);
     if (!rc)
         rc = run_rounds(&limit, summary->loads > 0, &err);
     bool is_stuck = limit.store && store_in_flight(limit.store) > 0;
@@ -234,4 +237,30 @@ void watch_limit_measure(struct attempt *attempt, const struct watch_summary *su
         return; /* the store still uses the memory, and this process ends soon */
     store_free(limit.store);
     free(limit.memory);
+}
+
+/* Its files have numbers as names. A symbolic link in the place of the folder is not followed. */
+static void remove_folder(int place_fd, const char *name)
+{
+    int fd = openat(place_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    for (unsigned i = 0; i < FILES_MOST; i++) {
+        char file[16];
+        snprintf(file, sizeof file, "%u", i);
+        (void)unlinkat(fd, file, 0);
+    }
+    close(fd);
+    (void)unlinkat(place_fd, name, AT_REMOVEDIR);
+}
+
+void watch_limit_remove_left(const struct attempt *attempt, const struct watch_summary *summary)
+{
+    char name[sizeof((struct limit *)NULL)->folder];
+    int fd = *summary->place == '/' ? open(summary->place, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    if (fd < 0)
+        return;
+    snprintf(name, sizeof name, FOLDER_START "%s", attempt->run);
+    remove_folder(fd, name);
+    close(fd);
 }

@@ -11,4 +11,7 @@
  * A request to end (foreground_requests) ends it. */
 void watch_limit_measure(struct attempt *attempt, const struct watch_summary *summary);
 
+/* Removes the files of a measurement that was killed. */
+void watch_limit_remove_left(const struct attempt *attempt, const struct watch_summary *summary);
+
 #endif

@@ -40,15 +40,21 @@ struct seen {
 struct reading {
     struct seen *seen;
     size_t count;
-    uint32_t world, malformed, processes, reported; /* reported: processes that said they were at their end */
-    uint64_t first_ns, last_ns;                     /* wall clock: of all lines */
-    uint32_t files;                                 /* read so far, one for each process */
+    uint32_t world, malformed, processes;
+    bool *has_process;            /* of each rank that may be: whether a process of it has reported */
+    uint32_t ranks_with_process;  /* how many of them have */
+    uint32_t at_work, unfinished; /* in the file that is read: processes, less their ends; files with any left */
+    uint64_t first_ns, last_ns;   /* wall clock: of all lines */
+    uint32_t files;               /* read so far, one for each process */
+    uint32_t unreadable;          /* files */
+    char first_unreadable[256];   /* and why */
     bool was_stopped;
     int requests;   /* foreground_requests() at the start */
     char host[256]; /* of the first file */
     struct watch_summary *summary;
     uint32_t asynchronous;         /* saves */
     char program[64], broken[512]; /* "torch 2.13.0" */
+    char calls[OP_COUNT][256];     /* of which functions saves and loads are calls: "save, async_save" */
     char **warnings;
     size_t warning_count;
     double step_s[2]; /* sums over the ranks: alone, and with a save behind */
@@ -62,6 +68,7 @@ static void release(struct reading *self)
     for (size_t i = 0; i < self->count; i++)
         free(self->seen[i].path);
     free(self->seen);
+    free(self->has_process);
     alloc_free_texts(self->warnings, self->warning_count);
 }
 
@@ -77,6 +84,20 @@ static bool is_true(const struct json_value *line, const char *key)
 {
     bool value;
     return json_as_bool(json_get(line, key), &value) && value;
+}
+
+/* The function of a save or load that is no file in one piece; those of the C library have no name in their lines. */
+static void add_call(struct reading *self, const struct json_value *line, enum operation op)
+{
+    char *calls = self->calls[op], with_end[80], all[sizeof self->calls[op] + 8];
+    const char *call = "libckptbench";
+    (void)json_as_text(json_get(line, "api"), &call);
+    snprintf(with_end, sizeof with_end, ", %.70s, ", call);
+    snprintf(all, sizeof all, ", %s, ", calls);
+    if (is_true(line, "is_whole_file") || strstr(all, with_end))
+        return;
+    size_t used = strlen(calls);
+    snprintf(calls + used, sizeof self->calls[op] - used, "%s%.70s", used ? ", " : "", call);
 }
 
 static int add_seen(struct reading *self, const struct json_value *line, uint32_t rank, enum operation op,
@@ -108,6 +129,7 @@ static int add_seen(struct reading *self, const struct json_value *line, uint32_
         seen->sample.flags |= SAMPLE_FAILED;
     if (op == OP_LOAD)
         seen->sample.flags |= SAMPLE_COLDNESS_UNKNOWN;
+    add_call(self, line, op);
     return 0;
 }
 
@@ -149,6 +171,14 @@ static bool read_task(struct watch_summary *summary, const struct json_value *li
     return true;
 }
 
+static void add_process(struct reading *self, uint32_t rank)
+{
+    self->processes++;
+    self->at_work++;
+    self->ranks_with_process += self->has_process[rank] ? 0 : 1;
+    self->has_process[rank] = true;
+}
+
 static int read_line(struct reading *self, const struct json_value *line, struct cb_err *err)
 {
     const char *op = "", *text = "", *torch = "", *program = "";
@@ -172,13 +202,13 @@ static int read_line(struct reading *self, const struct json_value *line, struct
     if (strcmp(op, "save") == 0 || strcmp(op, "load") == 0)
         return add_seen(self, line, rank, *op == 's' ? OP_SAVE : OP_LOAD, err);
     if (strcmp(op, "process") == 0 && json_as_text(json_get(line, "torch"), &torch)) {
-        self->processes++;
+        add_process(self, rank);
         snprintf(self->program, sizeof self->program, "torch %s", torch);
     } else if (strcmp(op, "process") == 0 && json_as_text(json_get(line, "program"), &program)) {
-        self->processes++;
+        add_process(self, rank);
         snprintf(self->program, sizeof self->program, "%s", program);
     } else if (strcmp(op, "end") == 0) {
-        self->reported++;
+        self->at_work -= self->at_work ? 1 : 0;
     } else if (strcmp(op, "step_alone") == 0 || strcmp(op, "step_behind") == 0) {
         size_t which = strcmp(op, "step_alone") == 0 ? 0 : 1;
         self->step_s[which] += number_of(line, "op_s");
@@ -190,12 +220,34 @@ static int read_line(struct reading *self, const struct json_value *line, struct
     return 0;
 }
 
+/* What a file holds that cannot be read is lost, and the others count. Of a task it is known that it has ended, since
+ * whoever seals has the lock that tasks share while they run. */
+static void skip_file(struct reading *self, const char *name, const char *why)
+{
+    size_t len = strlen(name), of_ending = strlen(WATCH_TASK_ENDING);
+    if (self->unreadable++ == 0)
+        snprintf(self->first_unreadable, sizeof self->first_unreadable, "%.100s (%.140s)", name, why);
+    if (len < of_ending || strcmp(name + len - of_ending, WATCH_TASK_ENDING) != 0)
+        return;
+    self->summary->tasks++;
+    self->summary->ended++;
+    snprintf(self->summary->unreadable, sizeof self->summary->unreadable, "%s", self->first_unreadable);
+}
+
 static int read_file(struct reading *self, const char *path, struct cb_err *err)
 {
     struct buf text;
+    struct stat about;
+    struct cb_err why = {0};
+    const char *name = strrchr(path, '/') + 1;
     buf_init(&text, FILE_MAX_BYTES);
-    int rc = buf_read_file(&text, path, err);
+    int rc = 0;
+    if (lstat(path, &about) != 0 || !S_ISREG(about.st_mode)) /* reading a pipe would never end */
+        skip_file(self, name, "it is no regular file");
+    else if (buf_read_file(&text, path, &why))
+        skip_file(self, name, why.message);
     const char *end = text.data ? text.data + text.len : NULL;
+    self->at_work = 0;
     for (const char *at = text.data; rc == 0 && at < end && !self->was_stopped;) { /* a crash may leave NUL bytes */
         self->was_stopped = foreground_requests() > self->requests;
         const char *newline = memchr(at, '\n', (size_t)(end - at));
@@ -208,6 +260,7 @@ static int read_file(struct reading *self, const char *path, struct cb_err *err)
         json_value_free(line);
         at += len + (newline ? 1 : 0);
     }
+    self->unfinished += self->at_work ? 1 : 0;
     buf_release(&text);
     return rc;
 }
@@ -229,15 +282,12 @@ static int read_folder(struct reading *self, const char *folder, struct cb_err *
     int rc = entries ? 0 : cb_fail_errno(err, errno, "reading the folder %s", folder);
     for (struct dirent *entry; !rc && !self->was_stopped && (entry = readdir(entries));) {
         char path[PATH_MAX];
-        struct stat about;
         if (entry->d_name[0] == '.')
             continue;
         note_host(self, entry->d_name);
         self->files++;
         rc = path_format(path, sizeof path, err, "%s/%s", folder, entry->d_name);
-        if (!rc && (lstat(path, &about) != 0 || !S_ISREG(about.st_mode)))
-            self->malformed++; /* reading a pipe would never end */
-        else if (!rc)
+        if (!rc)
             rc = read_file(self, path, err);
     }
     if (entries)
@@ -486,7 +536,7 @@ static void describe(const struct reading *self, struct status_page *page)
     char bytes[32], time[32];
     char text[640];
     size_t unseen = 0;
-    if (self->processes == 0 && self->count == 0 && !*self->broken) {
+    if (self->processes == 0 && self->count == 0 && !*self->broken && !self->unreadable) {
         add_numbered(page, "watch.unseen", 1, "no Python process that imported torch (python -I and -E load no hooks)");
         return;
     }
@@ -500,6 +550,10 @@ static void describe(const struct reading *self, struct status_page *page)
                  units_format_duration(self->left_out_s * 1e9, time));
     if (counted[OP_SAVE])
         add_fact(page, "watch.place", "%s", self->summary->place);
+    if (*self->calls[OP_SAVE])
+        add_fact(page, "watch.save_calls", "%s", self->calls[OP_SAVE]);
+    if (*self->calls[OP_LOAD])
+        add_fact(page, "watch.load_calls", "%s", self->calls[OP_LOAD]);
     for (size_t i = 0; i < self->warning_count; i++)
         add_numbered(page, "watch.warning", i + 1, self->warnings[i]);
     for (enum operation op = OP_SAVE; op <= OP_LOAD; op++) {
@@ -514,6 +568,10 @@ static void describe(const struct reading *self, struct status_page *page)
     snprintf(text, sizeof text, "%u line%s that a process did not finish", self->malformed,
              units_plural(self->malformed));
     if (self->malformed)
+        add_numbered(page, "watch.unseen", ++unseen, text);
+    snprintf(text, sizeof text, "what is in %u file%s that cannot be read: %s%s", self->unreadable,
+             units_plural(self->unreadable), self->first_unreadable, self->unreadable > 1 ? ", …" : "");
+    if (self->unreadable)
         add_numbered(page, "watch.unseen", ++unseen, text);
     if (self->was_stopped)
         add_numbered(page, "watch.unseen", ++unseen,
@@ -536,7 +594,8 @@ int watch_lines_read(struct attempt *attempt, const char *folder, struct watch_s
 {
     struct reading reading = {.world = 1, .requests = foreground_requests(), .summary = summary};
     *summary = (struct watch_summary){0};
-    int rc = read_folder(&reading, folder, err);
+    reading.has_process = calloc(RANKS_MOST, sizeof *reading.has_process);
+    int rc = reading.has_process ? read_folder(&reading, folder, err) : alloc_fail(err, "for ranks");
     if (!rc)
         rc = leave_out_claims(&reading, err);
     if (!rc) {
@@ -554,7 +613,9 @@ int watch_lines_read(struct attempt *attempt, const char *folder, struct watch_s
         attempt->started_wall_ns = reading.first_ns;
         attempt->ended_wall_ns = reading.last_ns;
     }
-    summary->all_reported = reading.processes >= reading.world && reading.reported >= reading.processes;
+    summary->all_reported =
+        reading.ranks_with_process >= reading.world && reading.unfinished == 0 && reading.unreadable == 0;
+    summary->was_stopped = reading.was_stopped;
     release(&reading);
     return rc;
 }

@@ -18,12 +18,14 @@ struct watch_summary {
     char failure[256];               /* how the first command that failed ended; "" if none did */
     bool was_asked;                  /* a command ended after a request to end */
     bool was_late;                   /* a command was ended at timeout.run */
+    char unreadable[256];            /* the file of a task that cannot be read, and why; "" if all can */
     /* Checkpoints. */
     char place[512];         /* the folder of the last save; "" if there was none */
     double bytes;            /* that all ranks wrote in the last save */
     uint32_t writers, loads; /* ranks with files in the last save; number of loads */
     bool has_several_hosts;
     bool all_reported; /* at least one process of each rank is known, and all said that they were at their end */
+    bool was_stopped;  /* a request to end arrived while the lines were read: some are missing */
 };
 
 /* Creates the status pages of the watched ranks from the lines in `folder`: a sample for each save and load, facts and
@@ -31,7 +33,8 @@ struct watch_summary {
  * Iterations are numbered from 1.
  *
  * Saves of the same path by several ranks are one iteration. Files saved in one piece are iterations only if the
- * command saved and loaded nothing else. Malformed lines, as that of a process that was killed, are counted. If a
+ * command saved and loaded nothing else. Malformed lines, as that of a process that was killed, are counted, and files
+ * that cannot be read are named. If a
  * process says that it is a rank which another process is at the same time, what it reported is left out. A request to
  * end (foreground_requests) ends the reading; what was read until then counts. An attempt without a time of start
  * began with the first line and ended with the last. */

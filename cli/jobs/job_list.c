@@ -284,7 +284,7 @@ static int settle(struct job_list *self, struct job_entry *entry, const struct j
     judge(entry, &observation, &in_pool);
     int rc = job_folder_seal_earlier(entry->folder, entry->run, &entry->seen, err);
     if (rc == 0 && entry->verdict.seal) {
-        if (agent_program_seal(entry->folder, entry->verdict.outcome, entry->verdict.note, false, err))
+        if (agent_program_seal(entry->folder, entry->verdict.outcome, entry->verdict.note, err))
             log_error("%s", err->message); /* then it is sealed without what its processes left */
         rc = job_folder_seal(entry->folder, entry->run, &entry->seen, entry->verdict.outcome, entry->verdict.note, err);
         if (rc == 0)

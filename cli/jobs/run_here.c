@@ -244,8 +244,7 @@ static int take_attempt(const struct launch *launch, uint32_t attempts_before, c
     bool is_there = find_attempt(launch, attempts_before, path);
     if (is_there && manifest_read(path, &manifest, NULL) != CB_ERR_NOT_FOUND)
         return history_ingest(launch->history, launch->folder, &ingested, err);
-    if (is_there &&
-        agent_program_seal(launch->folder, OUTCOME_LOST, reason, false, err)) /* from lines, if there are any */
+    if (is_there && agent_program_seal(launch->folder, OUTCOME_LOST, reason, err)) /* from lines, if there are any */
         log_error("%s", err->message);
     rc = seal(launch, attempts_before, OUTCOME_LOST, reason, err);
     return rc ? rc : history_ingest(launch->history, launch->folder, &ingested, err);
@@ -259,24 +258,29 @@ static int fail_start(const struct launch *launch, uint32_t attempts_before, str
     return rc ? rc : history_ingest(launch->history, launch->folder, &ingested, err);
 }
 
-/* workload=watch: the agent and its command have the terminal, and get every signal. */
-static int run_in_foreground(const struct launch *launch, const char *program, uint32_t attempts_before,
+/* workload=watch: the agent and its command have the terminal, and get every signal. If we are killed, the agent continues
+ * and holds the lock of the folder alone. */
+static int run_in_foreground(const struct launch *launch, int lock_fd, const char *program, uint32_t attempts_before,
                              struct cb_err *err)
 {
     struct cb_err why;
-    char reason[256], how[64];
+    char reason[256], how[64], lock[16];
     size_t words = 0;
     int status;
     while (launch->command[words])
         words++;
-    const char **argv = calloc(words + 4, sizeof *argv);
+    const char **argv = calloc(words + 5, sizeof *argv);
     if (!argv)
         return alloc_fail(err, "for %zu words", words);
     argv[0] = program;
     argv[1] = "watch";
     argv[2] = launch->folder;
-    memcpy(argv + 3, launch->command, words * sizeof *argv);
+    snprintf(lock, sizeof lock, "%d", lock_fd);
+    argv[3] = lock;
+    memcpy(argv + 4, launch->command, words * sizeof *argv);
+    (void)fcntl(lock_fd, F_SETFD, 0);
     int rc = foreground_run(argv, NULL, false, 0, &status, &why);
+    (void)fcntl(lock_fd, F_SETFD, FD_CLOEXEC);
     free(argv);
     *launch->exit_code = rc ? COMMAND_NOT_STARTED : foreground_exit_code(status);
     if (rc)
@@ -287,7 +291,7 @@ static int run_in_foreground(const struct launch *launch, const char *program, u
 }
 
 /* Runs the agent; the caller holds the lock of the folder. */
-static int run_locked(const struct launch *launch, struct cb_err *err)
+static int run_locked(const struct launch *launch, int lock_fd, struct cb_err *err)
 {
     struct child agent = {0};
     struct cb_err why;
@@ -302,7 +306,7 @@ static int run_locked(const struct launch *launch, struct cb_err *err)
     char path[PATH_MAX];
     const char *program = process_find_program("ckptbench-agent", path) ? path : "ckptbench-agent";
     if (launch->command)
-        return run_in_foreground(launch, program, attempts_before, err);
+        return run_in_foreground(launch, lock_fd, program, attempts_before, err);
     const char *const argv[] = {program, "run", launch->folder, NULL};
     const struct child_options options = {
         .argv = argv, .stdin_fd = -1, .stdout_fd = STDERR_FILENO, .stderr_fd = -1}; /* stdout is for our output */
@@ -330,7 +334,7 @@ int launch_run(const struct launch *launch, struct cb_err *err)
         return rc;
     if (fd < 0)
         return cb_fail(err, CB_ERR_EXISTS, "run %s is being run by another ckptbench", launch->run);
-    rc = run_locked(launch, err);
+    rc = run_locked(launch, fd, err);
     close(fd);
     return rc;
 }

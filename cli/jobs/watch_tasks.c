@@ -102,7 +102,7 @@ int watch_tasks_seal(const char *folder, struct history *history, bool *sealed, 
         return rc;
     bool was_sealed = is_sealed(folder);
     if (!was_sealed)
-        rc = agent_program_seal(folder, OUTCOME_LOST, NULL, true, err);
+        rc = agent_program_seal_watched(folder, fd, err);
     *sealed = !rc && !was_sealed && is_sealed(folder);
     if (*sealed)
         rc = history_ingest(history, folder, &ingested, err);

@@ -101,7 +101,7 @@ static int seal_lines(struct collection *self, const char *run, const char *fold
 {
     static const char lost[] = "not every process reported its end: what had been recorded until then is kept";
     struct manifest manifest;
-    int rc = agent_program_seal(folder, OUTCOME_LOST, is_silent ? lost : NULL, false, err);
+    int rc = agent_program_seal(folder, OUTCOME_LOST, is_silent ? lost : NULL, err);
     if (!rc && manifest_read(attempt_path, &manifest, NULL) == 0)
         report(self, run, "sealed", *manifest.message ? manifest.message : NULL);
     return rc;

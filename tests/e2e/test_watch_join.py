@@ -1,9 +1,13 @@
 """ckptbench watch --join: tasks that share one watched run, started by hand here, and in tests/slurm by srun."""
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
 from harness import PROGRAM, ckptbench, environment
 from test_watch import TRAINING
 
@@ -79,6 +83,95 @@ def test_a_killed_task_leaves_its_lines_to_collect(tmp_path):
     ckptbench(tmp_path, "collect", "--silence", "0s")
     run = shown(tmp_path, "killed")
     assert run["outcome"] == "lost" and run["metrics"]["save_s"]["n"] == 1
+
+
+class Sealing:
+    """A task that has saved, whose run is being sealed: the measurement of the device's limit has begun, and waits."""
+
+    def __init__(self, place, name):
+        library, hold = place / "hold_open.so", place / "hold"
+        subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, Path(__file__).with_name("hold_open.c"), "-ldl"], check=True)
+        for ending in ("begun", "go"):
+            os.mkfifo(f"{hold}.{ending}")
+        self.go = Path(f"{hold}.go")
+        variables = environment(place, OMP_NUM_THREADS="1", LD_PRELOAD=str(library), HOLD=str(hold))
+        command = [PROGRAM, "watch", "--join", name, "--tasks", "1", "--", sys.executable, TRAINING, place, "save:a"]
+        self.task = subprocess.Popen(list(map(str, command)), cwd=place, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                     stderr=subprocess.STDOUT, text=True, start_new_session=True)
+        begun, waiting = os.open(f"{hold}.begun", os.O_RDONLY | os.O_NONBLOCK), select.poll()
+        waiting.register(begun, select.POLLIN | select.POLLHUP)
+        assert waiting.poll(200_000), "nothing is measured"  # until it was opened by somebody who writes
+        os.close(begun)
+
+    def end(self):
+        """Returns what was printed, after all processes have ended."""
+        self.go.write_text("go on")
+        return self.task.communicate(timeout=300)[0]
+
+
+def scratch_of(place):
+    return [path.name for path in place.iterdir() if path.name.startswith(".ckptbench-limit")]
+
+
+@pytest.mark.without_sanitizers  # what is preloaded must not come before them
+def test_a_request_to_end_ends_the_measurement_and_the_run_is_sealed(tmp_path):
+    sealing = Sealing(tmp_path, "asked")
+    os.killpg(sealing.task.pid, signal.SIGINT)
+    printed = sealing.end()
+    assert sealing.task.returncode == 0 and "run asked  watched" in printed
+    assert "limit         not measured: stopped on request" in printed
+    assert shown(tmp_path, "asked")["outcome"] == "pass" and not scratch_of(tmp_path)
+
+
+@pytest.mark.without_sanitizers
+def test_the_agent_seals_and_keeps_the_lock_although_its_task_was_killed(tmp_path):
+    sealing = Sealing(tmp_path, "orphan")
+    sealing.task.kill()
+    sealing.task.wait()
+    assert "1 not sealed" in ckptbench(tmp_path, "collect", "--silence", "0s").stdout
+    sealing.end()
+    assert not scratch_of(tmp_path)
+    ckptbench(tmp_path, "collect")
+    assert shown(tmp_path, "orphan")["outcome"] == "pass" and "measured after the command" in ckptbench(tmp_path, "show", "orphan").stdout
+
+
+@pytest.mark.without_sanitizers
+def test_what_a_killed_measurement_left_goes_with_the_next_seal(tmp_path):
+    sealing = Sealing(tmp_path, "both")
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept/0").write_text("of another program")
+    os.killpg(sealing.task.pid, signal.SIGKILL)
+    sealing.task.communicate(timeout=300)
+    left = tmp_path / ".ckptbench-limit-both"
+    left.mkdir(exist_ok=True)  # it was killed about here
+    (left / "0").write_text("left")
+    ckptbench(tmp_path, "collect")
+    assert not scratch_of(tmp_path) and (tmp_path / "kept/0").exists()
+    assert shown(tmp_path, "both")["outcome"] == "pass"
+
+
+def test_no_link_is_followed_when_leftovers_are_removed(tmp_path):
+    (only,) = end(start(tmp_path, "first", 0, sys.executable, TRAINING, tmp_path, "save:a", words=("--tasks", "1", "baseline=false"), WORLD_SIZE="1"))
+    assert only[0] == 0
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs/0").write_text("not ours")
+    (tmp_path / ".ckptbench-limit-second").symlink_to(tmp_path / "theirs")
+    (only,) = end(start(tmp_path, "second", 0, sys.executable, TRAINING, tmp_path, "save:b", words=("--tasks", "1", "baseline=false"), WORLD_SIZE="1"))
+    assert only[0] == 0 and (tmp_path / "theirs/0").exists()
+
+
+def test_the_file_of_a_task_that_cannot_be_read_is_named_and_the_run_is_sealed(tmp_path):
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    waiting = start(tmp_path, "torn", 0, "sh", "-c", f"echo joined; cat {gate}")
+    assert waiting.stdout.readline() == "joined\n"
+    (tmp_path / "home/runs/torn/attempts/1/watch/other-7.task").mkdir()  # what is there cannot be read
+    gate.write_text("")
+    (last,) = end(waiting)
+    assert last[0] == 0 and "run torn  watched" in last[2]
+    run = shown(tmp_path, "torn")
+    assert run["outcome"] == "infrastructure" and "other-7.task" in run["message"]
+    assert "not seen      what is in 1 file that cannot be read: other-7.task" in last[2]
 
 
 def test_names_and_numbers_of_tasks_are_checked(tmp_path):

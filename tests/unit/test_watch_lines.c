@@ -182,7 +182,8 @@ static void what_is_no_line_is_left_out_and_the_lines_after_it_count(void **unus
     struct attempt attempt = read_lines();
     assert_int_equal(atomic_load(&attempt.pages.page[0]->sample_count), 2);
     assert_true(isnan(sample_of(&attempt, 0, 1)->values[METRIC_OP_S]));
-    assert_true(has_fact(&attempt, "2 lines"));
+    assert_true(has_fact(&attempt, "1 line that a process did not finish"));
+    assert_true(has_fact(&attempt, "what is in 1 file that cannot be read: pipe (it is no regular file)"));
     end(&attempt);
 }
 
@@ -236,6 +237,57 @@ static void tasks_tell_how_many_there_are_and_how_they_ended(void **unused)
     clear();
 }
 
+#define LIBRARY(rank, world, op)                                                                                       \
+    "{\"rank\": " rank ", \"world\": " world ", \"op\": \"" op "\", \"start_ns\": 1, \"program\": \"libckptbench "     \
+                                                               "1\"}\n"
+
+static void a_program_has_reported_when_each_of_its_ranks_has(void **unused)
+{
+    (void)unused;
+    write_lines("h-1.jsonl", LIBRARY("0", "2", "process") LIBRARY("0", "2", "end"));
+    write_lines("h-2.jsonl", LIBRARY("0", "2", "process") LIBRARY("0", "2", "end")); /* rank 0, started again */
+    assert_false(summary_of_lines().all_reported);
+    write_lines("h-3.jsonl", LIBRARY("1", "2", "process"));
+    assert_false(summary_of_lines().all_reported);
+    write_lines("h-2.jsonl", LIBRARY("0", "2", "process") LIBRARY("0", "2", "end") LIBRARY("0", "2", "end"));
+    assert_false(summary_of_lines().all_reported); /* one end too many is not rank 1's */
+    write_lines("h-3.jsonl", LIBRARY("1", "2", "process") LIBRARY("1", "2", "end"));
+    assert_true(summary_of_lines().all_reported);
+    clear();
+}
+
+static void a_file_that_cannot_be_read_is_named_and_the_others_count(void **unused)
+{
+    (void)unused;
+    char path[256];
+    write_lines("h-1.task", "{\"op\": \"task\", \"tasks\": 2, \"command\": \"python\", \"start_ns\": 20}\n"
+                            "{\"op\": \"task_end\", \"failure\": \"\", \"asked\": false, \"end_ns\": 30}\n");
+    write_lines("i-2.jsonl", PROCESS("0", "1") SAVE("0", "/a", "1", "1"));
+    snprintf(path, sizeof path, "%s/i-2.task", folder); /* its disk gave it up: nobody can read it */
+    assert_int_equal(mkdir(path, 0700), 0);
+    struct watch_summary summary = summary_of_lines();
+    assert_true(summary.tasks == 2 && summary.ended == 2 && summary.expected == 2);
+    assert_non_null(strstr(summary.unreadable, "i-2.task"));
+    struct attempt attempt = read_lines();
+    assert_int_equal(atomic_load(&attempt.pages.page[0]->sample_count), 1);
+    assert_true(has_fact(&attempt, "watch.unseen.1=what is in 1 file that cannot be read: i-2.task"));
+    end(&attempt);
+}
+
+static void the_calls_of_saves_are_named_once(void **unused)
+{
+    (void)unused;
+#define CALL(op, api)                                                                                                  \
+    "{\"rank\": 0, \"world\": 1, \"op\": \"" op "\", \"api\": \"" api                                                  \
+    "\", \"path\": \"/a\", \"start_ns\": 1, \"op_s\": 1}\n"
+    write_lines("a", PROCESS("0", "1") CALL("save", "save") CALL("save", "async_save") CALL("save", "save")
+                         CALL("load", "ckptbench.checkpoint.load") WHOLE_FILE);
+    struct attempt attempt = read_lines();
+    assert_true(has_fact(&attempt, "watch.save_calls=save, async_save\n"));
+    assert_true(has_fact(&attempt, "watch.load_calls=ckptbench.checkpoint.load"));
+    end(&attempt);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -250,6 +302,9 @@ int main(void)
         cmocka_unit_test(what_is_no_line_is_left_out_and_the_lines_after_it_count),
         cmocka_unit_test(of_two_processes_that_claim_a_rank_at_the_same_time_one_counts),
         cmocka_unit_test(tasks_tell_how_many_there_are_and_how_they_ended),
+        cmocka_unit_test(a_program_has_reported_when_each_of_its_ranks_has),
+        cmocka_unit_test(a_file_that_cannot_be_read_is_named_and_the_others_count),
+        cmocka_unit_test(the_calls_of_saves_are_named_once),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
