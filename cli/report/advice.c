@@ -12,6 +12,7 @@
 
 #define WORTH_SHARE 0.15  /* of a save; less than this is no advice */
 #define SLOWER_STEPS 1.05 /* steps beside a save against steps alone; less than this may be chance */
+#define NEAR_LIMIT 0.8    /* of what the device can do; nearer than this there is little to gain by another engine */
 #define TEXT_BYTES 512
 
 struct advice {
@@ -41,7 +42,7 @@ static void prove_by_watching(const struct saves *saves, struct advice *advice)
 static void advise(const struct saves *saves, double share, const char *what, struct advice *advice)
 {
     char time[32];
-    if (!(share >= WORTH_SHARE))
+    if (!(share >= WORTH_SHARE) || !(saves->save_s > 0))
         return;
     advice->seconds = share * saves->save_s;
     snprintf(advice->text, sizeof advice->text, "%.0f %% of a save (%s) %.400s", 100 * share,
@@ -122,17 +123,71 @@ static void about_steps(const struct saves *saves, struct advice *advice)
     prove_by_watching(saves, advice);
 }
 
-static int by_seconds(const void *x, const void *y)
+/* Whether all these calls ("save, async_save") are those of torch.distributed.checkpoint that our package can replace. */
+static bool are_of_dcp(const char *calls)
 {
-    const struct advice *a = x, *b = y;
-    return (a->seconds < b->seconds) - (a->seconds > b->seconds);
+    static const char *const known[] = {"save", "save_state_dict", "async_save", "load", "load_state_dict"};
+    bool all = calls && *calls;
+    for (const char *at = calls; all && *at;) {
+        size_t len = strcspn(at, ",");
+        bool is_known = false;
+        for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+            is_known = is_known || (strlen(known[i]) == len && strncmp(at, known[i], len) == 0);
+        all = is_known;
+        at += len + strspn(at + len, ", ");
+    }
+    return all;
+}
+
+/* Proposes ckptbench.checkpoint if the run's own figures carry it: the storage was measured in the same place and can do
+ * more, and what the saves or loads spend beside it is what the package does not do. It plans without messages and moves
+ * tensors as they are; its Writer and Reader leave the planning to PyTorch. */
+static void about_package(const struct saves *saves, enum operation op, struct advice *advice)
+{
+    const struct run_info *info = saves->info;
+    const char *name = operation_name(op),
+               *calls = run_info_fact(info, op == OP_SAVE ? "watch.save_calls" : "watch.load_calls");
+    const double *shares = info->state_share[op];
+    double whole_s = op == OP_SAVE ? saves->save_s : metric_median(info, METRIC_LOAD_S);
+    double of_limit = metric_median(info, op == OP_SAVE ? METRIC_SAVE_LIMIT_FRACTION : METRIC_LOAD_LIMIT_FRACTION);
+    double planning = shares[STATE_PLAN] + shares[STATE_EXCHANGE], share = planning + shares[STATE_SERIALIZE];
+    bool plans = planning >= WORTH_SHARE;
+    char time[32], call[96];
+    share = plans ? share : shares[STATE_SERIALIZE];
+    if (!are_of_dcp(calls) || !(share >= WORTH_SHARE) || !(of_limit < NEAR_LIMIT) || !(whole_s > 0))
+        return;
+    if (plans)
+        snprintf(call, sizeof call, "checkpoint.%s(path, state%s)", name,
+                 op == OP_SAVE && saves->persist_s > 0 ? ", async_checkpoint=True" : "");
+    else
+        snprintf(call, sizeof call,
+                 op == OP_SAVE ? "storage_writer=checkpoint.Writer(path)" : "storage_reader=checkpoint.Reader(path)");
+    advice->seconds = whole_s * fmin(share, 1 - of_limit);
+    snprintf(advice->text, sizeof advice->text,
+             "%.0f %% of a %s (%s) is %sturning %s, and the whole %s has %.2f of what this place can do: %s of "
+             "ckptbench.checkpoint %smoves tensors as they are",
+             100 * share, name, duration(share * whole_s, time), plans ? "planning, sending plans and " : "",
+             op == OP_SAVE ? "tensors into bytes" : "bytes into tensors", name, of_limit, call,
+             plans ? "plans from the layout and " : "");
+    prove_by_watching(saves, advice);
+}
+
+static void about_package_for_saves(const struct saves *saves, struct advice *advice)
+{
+    about_package(saves, OP_SAVE, advice);
+}
+
+static void about_package_for_loads(const struct saves *saves, struct advice *advice)
+{
+    about_package(saves, OP_LOAD, advice);
 }
 
 /* Fills `advice` with the best first; returns how many there are. */
 static size_t collect(const struct run_info *info, struct advice advice[ADVICE_MOST])
 {
     static void (*const rules[])(const struct saves *saves, struct advice *advice) = {
-        about_standing_still, about_planning, about_serializing, about_writing, about_waiting, about_steps};
+        about_standing_still, about_package_for_saves, about_package_for_loads, about_planning,
+        about_serializing,    about_writing,           about_waiting,           about_steps};
     enum { RULES = sizeof rules / sizeof *rules };
     const struct saves saves = {.info = info,
                                 .save_s = metric_median(info, METRIC_SAVE_S),
@@ -141,12 +196,16 @@ static size_t collect(const struct run_info *info, struct advice advice[ADVICE_M
                                 .share = info->state_share[OP_SAVE]};
     struct advice all[RULES] = {0};
     size_t count = 0;
-    for (size_t i = 0; i < RULES && saves.save_s > 0; i++)
+    for (size_t i = 0; i < RULES; i++)
         rules[i](&saves, &all[i]);
-    qsort(all, RULES, sizeof *all, by_seconds);
-    while (count < ADVICE_MOST && all[count].seconds > 0) {
-        advice[count] = all[count];
-        count++;
+    for (; count < ADVICE_MOST; count++) {
+        struct advice *best = all;
+        for (size_t i = 1; i < RULES; i++)
+            best = all[i].seconds > best->seconds ? &all[i] : best; /* of two equal ones the first */
+        if (!(best->seconds > 0))
+            break;
+        advice[count] = *best;
+        best->seconds = 0;
     }
     return count;
 }
@@ -166,7 +225,8 @@ int advice_write(const struct run_info *info, struct buf *out, struct cb_err *er
         return rc;
     size_t count = collect(info, advice);
     if (count == 0)
-        buf_append_text(out, "advice        none: no save was measured\n");
+        buf_printf(out, "advice        none: %s\n",
+                   metric_median(info, METRIC_SAVE_S) > 0 ? "no part of a save costs enough" : "no save was measured");
     for (size_t i = 0; i < count; i++)
         buf_printf(out, "advice        %s\n              to prove it: %s\n", advice[i].text, advice[i].command);
     return 0;

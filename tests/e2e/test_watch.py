@@ -138,6 +138,23 @@ def test_advice_follows_from_the_figures(trained):
     assert all(one["text"] in text and one["command"] in text for one in advice)
 
 
+def test_our_package_is_proposed_if_the_figures_of_the_run_carry_it(tmp_path):
+    """Most of these saves is a value that takes its time to become bytes, far from what the storage can do."""
+    def proposals(watched):
+        advice = json.loads(ckptbench(tmp_path, "show", watched.run, "--advise", "--json").stdout)["advice"]
+        assert len(advice) <= 3
+        return [one for one in advice if "ckptbench.checkpoint" in one["text"]]
+
+    watched = Watched(tmp_path, sys.executable, TRAINING, tmp_path, "slow_value:a", words=["--advise"])
+    (proposal,) = proposals(watched)
+    assert "is turning tensors into bytes, and the whole save has 0.0" in proposal["text"]
+    assert "storage_writer=checkpoint.Writer(path) of ckptbench.checkpoint" in proposal["text"]
+    assert proposal["command"] == f"ckptbench watch -- … && ckptbench compare {watched.run} LATEST"
+    assert proposal["text"] in watched.result.stderr and proposal["command"] in watched.result.stderr
+    unmeasured = Watched(tmp_path, sys.executable, TRAINING, tmp_path, "slow_value:b", words=["baseline=false"])
+    assert not proposals(unmeasured)  # what the storage can do is not known
+
+
 @pytest.fixture(scope="module")
 def slow_calls(tmp_path_factory):
     library = tmp_path_factory.mktemp("slow") / "slow_calls.so"
@@ -183,6 +200,7 @@ def test_saves_by_our_own_package_are_seen_with_the_librarys_times(tmp_path):
     assert all(seconds > 0 for state in ("io_s", "plan_s") for seconds in watched.values("save", state)[1])
     assert list(watched.values("save", "persist_s")) == [2]
     assert "3 saves (1 asynchronous), 1 load" in watched.report() and "hook had failed" not in watched.report()
+    assert "ckptbench.checkpoint" not in ckptbench(tmp_path, "show", watched.run, "--advise").stdout  # it is used already
 
 
 def test_a_failed_save_is_no_figure_and_storage_without_hooks_is_named(tmp_path):
@@ -311,6 +329,24 @@ def test_the_lines_count_although_the_agent_died(tmp_path):
         watched.stdout.read()
     shown = json.loads(ckptbench(tmp_path, "show", "LATEST", "--json").stdout)
     assert shown["outcome"] == "lost" and shown["metrics"]["save_s"]["n"] == 2
+
+
+def test_a_run_is_not_lost_while_its_agent_lives(tmp_path):
+    """Its controller was killed; the agent holds the lock of the run until it has sealed it."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    command = [sys.executable, TRAINING, tmp_path, "save:a", "say:saved", f"read:{gate}"]
+    with subprocess.Popen([PROGRAM, "watch", "--", *map(str, command)], cwd=tmp_path, env=environment(tmp_path, OMP_NUM_THREADS="1"),
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as watched:
+        assert watched.stdout.readline() == "saved\n"
+        watched.kill()
+        watched.wait(timeout=120)
+        assert "1 not sealed" in ckptbench(tmp_path, "collect", "--silence", "0s").stdout
+        gate.write_text("go on")
+        watched.stdout.read()  # until agent and training have ended
+    ckptbench(tmp_path, "collect")
+    shown = json.loads(ckptbench(tmp_path, "show", "LATEST", "--json").stdout)
+    assert shown["outcome"] == "pass" and shown["metrics"]["save_s"]["n"] == 1
 
 
 def test_two_processes_that_are_both_rank_0_are_told_and_not_averaged(tmp_path):

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import torch
@@ -112,6 +113,18 @@ def whole(name):
         path.parent.mkdir(exist_ok=True)
         torch.save(torch.ones(1000), path)
         assert torch.load(str(path)).sum() == 1000
+
+
+class SlowValue:
+    """A value that takes its time to become bytes."""
+
+    def __reduce__(self):
+        time.sleep(2)
+        return int, (3,)
+
+
+def slow_value(name):
+    dcp.save({**state, "slow": SlowValue()}, checkpoint_id=f"{FOLDER}/{name}")
 
 
 def steps(count):
