@@ -69,6 +69,21 @@ bool process_has_ended(const struct process_identity *other)
     return ended || (start > 0 && start != other->start_ticks);
 }
 
+void process_node_name(char name[PROCESS_NODE_BYTES])
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+    const char *node = getenv("SLURMD_NODENAME");
+    char host[65] = "host";
+    if (gethostname(host, sizeof host - 1) != 0)
+        snprintf(host, sizeof host, "host");
+    size_t len = node ? strspn(node, plain) : 0;
+    bool is_host = len > 0 && strncmp(host, node, len) == 0 && (host[len] == '\0' || host[len] == '.');
+    if (len == 0 || node[len] || len > 100 || is_host)
+        snprintf(name, PROCESS_NODE_BYTES, "%s", host);
+    else
+        snprintf(name, PROCESS_NODE_BYTES, "%s.%s", node, host);
+}
+
 bool process_own_path(char path[PATH_MAX])
 {
     ssize_t len = readlink("/proc/self/exe", path, PATH_MAX - 1);

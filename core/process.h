@@ -19,6 +19,11 @@ void process_identify(struct process_identity *self); /* of this process */
 /* Whether the process is known to have ended. False if it cannot be known, as on another machine. */
 bool process_has_ended(const struct process_identity *other);
 
+/* The node of a cluster that this process runs on: the machine's name, or Slurm's name of the node with the machine's after
+ * a dot where they differ. Files of lines of watched processes begin with it, as in recorder.py of share/watch. */
+#define PROCESS_NODE_BYTES 168
+void process_node_name(char name[PROCESS_NODE_BYTES]);
+
 /* This program's own absolute path; false and "" if the system does not report it. */
 bool process_own_path(char path[PATH_MAX]);
 /* The folder of this program, "" if unknown. */

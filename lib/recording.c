@@ -17,6 +17,7 @@
 #include "core/hash.h"
 #include "core/json.h"
 #include "core/path.h"
+#include "core/process.h"
 #include "include/ckptbench.h"
 #include "run/run_folder.h"
 #include "run/workload_kind.h"
@@ -24,7 +25,6 @@
 #define LINE_MAX_BYTES 65536
 #define LOCK_TRIES 20 /* `collect` holds the lock while it seals */
 #define LOCK_SLEEP_NS (50 * NS_PER_MS)
-#define HOST_BYTES 256
 
 struct recording {
     pthread_mutex_t lock;
@@ -111,10 +111,9 @@ static void make_token(void)
 /* The file of this process, for all its handles; NFS and forks do not mix up files of two processes. */
 static int own_file(const char *lines, char path[PATH_MAX], struct cb_err *err)
 {
-    char host[HOST_BYTES] = "";
+    char host[PROCESS_NODE_BYTES];
     (void)pthread_once(&token_is_made, make_token);
-    if (gethostname(host, sizeof host - 1) != 0)
-        snprintf(host, sizeof host, "host");
+    process_node_name(host);
     return path_format(path, PATH_MAX, err, "%s/%s-%ld.%016" PRIx64 ".jsonl", lines, host, (long)getpid(), token);
 }
 

@@ -67,7 +67,7 @@ static void decide_tasks(struct attempt *attempt, const struct watch_summary *su
 static int seal_attempt(struct attempt *attempt, const char *lines, const struct seal_request *request,
                         struct cb_err *err)
 {
-    struct watch_summary summary;
+    struct watch_summary summary = {0};
     int rc = watch_lines_read(attempt, lines, &summary, err);
     if (!rc && summary.was_stopped) {
         rc = cb_fail(err, CB_ERR_ABORTED, "stopped on request before the run was sealed: ckptbench collect seals it");
@@ -83,8 +83,11 @@ static int seal_attempt(struct attempt *attempt, const char *lines, const struct
         watch_limit_remove_left(attempt, &summary);
     if (!rc && summary.tasks > 0)
         status_page_add_fact(attempt->pages.page[0], "watch.command", summary.command);
-    if (ended && request->measures_limit && experiment_bool(attempt->experiment, OPT_BASELINE) && !summary.was_asked &&
-        !summary.was_late)
+    bool has_limit =
+        ended && experiment_bool(attempt->experiment, OPT_BASELINE) && !summary.was_asked && !summary.was_late;
+    if (has_limit && summary.tasks > 0 && summary.has_several_hosts)
+        watch_limit_take(attempt, &summary);
+    else if (has_limit && request->measures_limit)
         watch_limit_measure(attempt, &summary);
     if (ended)
         decide_tasks(attempt, &summary);
@@ -94,6 +97,7 @@ static int seal_attempt(struct attempt *attempt, const char *lines, const struct
     rc = seal_write(attempt, err);
     rc = rc == CB_ERR_EXISTS ? 0 : rc;
 out:
+    watch_summary_release(&summary);
     pages_release(&attempt->pages);
     return rc;
 }

@@ -160,7 +160,7 @@ static void decide(struct attempt *attempt, const char *name, int requests)
 void watch_command_run(struct attempt *attempt)
 {
     const char *name = attempt->command ? watch_command_name(attempt->command) : "the command";
-    struct watch_summary summary;
+    struct watch_summary summary = {0};
     char folder[PATH_MAX];
     struct cb_err err;
     int rc = watch_folder_path(attempt->path.data, folder, &err);
@@ -174,11 +174,13 @@ void watch_command_run(struct attempt *attempt)
     if (rc) {
         attempt_decide(attempt, rc == CB_ERR_USAGE ? OUTCOME_BENCHMARK_FAILED : OUTCOME_INFRASTRUCTURE, rc, "%s",
                        err.message);
+        watch_summary_release(&summary);
         return;
     }
     status_page_add_fact(attempt->pages.page[0], "watch.command", name);
     bool was_ended = attempt->verdict.decided || requests > 0 || foreground_passed_limit(); /* somebody wants it over */
     if (experiment_bool(attempt->experiment, OPT_BASELINE) && !was_ended)
         watch_limit_measure(attempt, &summary);
+    watch_summary_release(&summary);
     decide(attempt, name, requests);
 }

@@ -13,13 +13,14 @@
 
 #include "agent/attempt/watch_command.h"
 #include "agent/attempt/watch_lines.h"
+#include "agent/attempt/watch_nodes.h"
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/foreground.h"
 #include "core/json.h"
 #include "core/path.h"
+#include "core/process.h"
 
-#define HOST_BYTES 200
 #define LINE_BYTES 4096
 #define LOCK_NS (60 * NS_PER_S)
 #define LOOK_NS (20 * NS_PER_MS)
@@ -28,8 +29,8 @@
 
 /* A task: its attempt, the shared lock of the run's folder, and its file of lines. */
 struct task {
-    char attempt[PATH_MAX], folder[PATH_MAX], host[HOST_BYTES];
-    int lock_fd, lines_fd;
+    char attempt[PATH_MAX], folder[PATH_MAX], host[PROCESS_NODE_BYTES];
+    int lock_fd, lines_fd, limit_fd;
     bool has_created;
 };
 
@@ -63,6 +64,8 @@ static int create_attempt(struct task *self, const char *run_folder, struct cb_e
         rc = watch_folder_path(path.data, self->folder, err);
     if (!rc && mkdir(self->folder, 0777) < 0)
         rc = cb_fail_errno(err, errno, "making the folder %s", self->folder);
+    if (!rc)
+        watch_nodes_lead(path.data, &self->limit_fd);
     buf_release(&path);
     self->has_created = rc == 0;
     return rc;
@@ -113,8 +116,7 @@ static int enter(struct task *self, const char *run_folder, struct cb_err *err)
 static int open_lines(struct task *self, struct cb_err *err)
 {
     char path[PATH_MAX];
-    if (gethostname(self->host, sizeof self->host - 1))
-        return cb_fail_errno(err, errno, "asking for this machine's name");
+    process_node_name(self->host);
     int rc =
         path_format(path, sizeof path, err, "%s/%s-%d%s", self->folder, self->host, (int)getpid(), WATCH_TASK_ENDING);
     if (rc)
@@ -179,9 +181,24 @@ static void describe_machine(const struct task *self)
         (void)!probe_finish(probe, clock_monotonic_ns() + PROBE_GRACE_NS, NULL);
 }
 
+/* The device's limit, if the tasks run on several nodes. */
+static void measure_limit(const struct task *self, const char *run, const struct experiment *experiment, uint32_t tasks)
+{
+    struct watch_nodes nodes = {.run = run,
+                                .lines = self->folder,
+                                .experiment = experiment,
+                                .lines_fd = self->lines_fd,
+                                .tasks = tasks,
+                                .fd = self->limit_fd};
+    snprintf(nodes.task, sizeof nodes.task, "%s-%d" WATCH_TASK_ENDING, self->host, (int)getpid());
+    watch_nodes_measure(&nodes, self->attempt);
+    if (nodes.fd >= 0 && nodes.fd != self->limit_fd)
+        close(nodes.fd);
+}
+
 int watch_join(const char *run_folder, uint32_t tasks, const char *const *command, int *status, struct cb_err *err)
 {
-    struct task self = {.lock_fd = -1, .lines_fd = -1};
+    struct task self = {.lock_fd = -1, .lines_fd = -1, .limit_fd = -1};
     struct watch_environment *environment = malloc(sizeof *environment);
     const char *name = watch_command_name(command);
     struct experiment *experiment = NULL;
@@ -208,7 +225,11 @@ int watch_join(const char *run_folder, uint32_t tasks, const char *const *comman
             *status = NOT_STARTED;
         if (write_end(&self, name, *status, rc ? NULL : err) && !rc) /* also then: nobody must wait for this task */
             rc = CB_ERR_SYSTEM;
+        if (!rc && *status == 0)
+            measure_limit(&self, strrchr(absolute, '/') + 1, experiment, tasks);
     }
+    if (self.limit_fd >= 0)
+        close(self.limit_fd);
     if (self.lines_fd >= 0)
         close(self.lines_fd);
     unlock(&self);

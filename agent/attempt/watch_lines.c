@@ -29,6 +29,7 @@ struct seen {
     char *path;
     uint32_t rank, op, iteration;
     uint32_t process;    /* number of its file */
+    size_t host;         /* number of its machine */
     uint32_t occurrence; /* of this path on this rank */
     uint64_t start_ns;   /* wall clock; after grouping the earliest of the ranks */
     double files;
@@ -49,8 +50,8 @@ struct reading {
     uint32_t unreadable;          /* files */
     char first_unreadable[256];   /* and why */
     bool was_stopped;
-    int requests;   /* foreground_requests() at the start */
-    char host[256]; /* of the first file */
+    int requests; /* foreground_requests() at the start */
+    size_t host;  /* of the file that is read */
     struct watch_summary *summary;
     uint32_t asynchronous;         /* saves */
     char program[64], broken[512]; /* "torch 2.13.0" */
@@ -114,6 +115,7 @@ static int add_seen(struct reading *self, const struct json_value *line, uint32_
                           .rank = rank,
                           .op = op,
                           .process = self->files,
+                          .host = self->host,
                           .start_ns = start_ns,
                           .files = number_of(line, "files"),
                           .is_whole_file = is_true(line, "is_whole_file"),
@@ -144,6 +146,36 @@ static int add_warning(struct reading *self, const char *text, struct cb_err *er
                : 0;
 }
 
+static void add_rounds(const struct json_value *seconds, double bytes, struct limit_round rounds[LIMIT_ROUNDS])
+{
+    for (size_t i = 0; i < LIMIT_ROUNDS && i < json_count(seconds); i++) {
+        double taken_s = 0;
+        (void)json_as_double(json_at(seconds, i), &taken_s);
+        rounds[i].bytes += bytes;
+        rounds[i].slowest_s = taken_s > rounds[i].slowest_s ? taken_s : rounds[i].slowest_s;
+        rounds[i].nodes++;
+    }
+}
+
+/* A line of watch_nodes.c. False if it is another line. */
+static bool read_limit(struct watch_limit *limit, const struct json_value *line, const char *op)
+{
+    uint32_t files = 0;
+    if (strcmp(op, "limit_failed") == 0) {
+        if (!*limit->why)
+            (void)!json_copy_text(line, "why", limit->why, sizeof limit->why, NULL);
+        return true;
+    }
+    if (strcmp(op, "limit") == 0 && json_need_u32(line, "nodes", &limit->nodes, NULL) == 0 &&
+        json_need_u32(line, "files", &files, NULL) == 0) {
+        double bytes = number_of(line, "bytes") * files;
+        limit->files += files;
+        add_rounds(json_get(line, "write_s"), bytes, limit->writes);
+        add_rounds(json_get(line, "read_s"), bytes, limit->reads);
+    }
+    return strcmp(op, "limit") == 0 || strcmp(op, "limit_ready") == 0;
+}
+
 /* A line of watch_join.c: a task begins, or has ended. False if it is another line. */
 static bool read_task(struct watch_summary *summary, const struct json_value *line, const char *op)
 {
@@ -159,7 +191,7 @@ static bool read_task(struct watch_summary *summary, const struct json_value *li
         return true;
     }
     if (strcmp(op, "task_end") != 0)
-        return false;
+        return read_limit(&summary->limit, line, op);
     summary->ended++;
     uint64_t end_ns = 0;
     summary->was_asked = summary->was_asked || is_true(line, "asked");
@@ -266,14 +298,25 @@ static int read_file(struct reading *self, const char *path, struct cb_err *err)
 }
 
 /* The file of a process is HOST-PID.jsonl or HOST-PID.TOKEN.jsonl, that of a task HOST-PID.task. */
-static void note_host(struct reading *self, const char *name)
+static int note_host(struct reading *self, const char *name, struct cb_err *err)
 {
+    struct watch_summary *summary = self->summary;
     const char *dash = strrchr(name, '-');
     size_t len = dash ? (size_t)(dash - name) : 0;
-    if (!*self->host)
-        snprintf(self->host, sizeof self->host, "%.*s", (int)len, name);
-    else if (strlen(self->host) != len || strncmp(self->host, name, len) != 0)
-        self->summary->has_several_hosts = true;
+    for (self->host = 0; self->host < summary->share_count; self->host++) {
+        const char *host = summary->shares[self->host].host;
+        if (strlen(host) == len && strncmp(host, name, len) == 0)
+            return 0;
+    }
+    int rc = alloc_grow(&summary->shares, summary->share_count, sizeof *summary->shares, err);
+    if (rc)
+        return rc;
+    summary->shares[self->host] = (struct watch_share){.host = strndup(name, len)};
+    if (!summary->shares[self->host].host)
+        return alloc_fail(err, "for a machine");
+    summary->share_count++;
+    summary->has_several_hosts = summary->share_count > 1;
+    return 0;
 }
 
 static int read_folder(struct reading *self, const char *folder, struct cb_err *err)
@@ -284,9 +327,10 @@ static int read_folder(struct reading *self, const char *folder, struct cb_err *
         char path[PATH_MAX];
         if (entry->d_name[0] == '.')
             continue;
-        note_host(self, entry->d_name);
+        rc = note_host(self, entry->d_name, err);
         self->files++;
-        rc = path_format(path, sizeof path, err, "%s/%s", folder, entry->d_name);
+        if (!rc)
+            rc = path_format(path, sizeof path, err, "%s/%s", folder, entry->d_name);
         if (!rc)
             rc = read_file(self, path, err);
     }
@@ -478,11 +522,18 @@ static void fill_checkpoint(struct watch_summary *summary, struct status_page *p
                                             METRIC_CHECKPOINT_FILES};
     double sums[3] = {0};
     uint32_t writers = 0;
+    for (size_t i = 0; i < summary->share_count; i++)
+        summary->shares[i].bytes = summary->shares[i].writers = 0;
     for (size_t i = 0; i < count; i++) {
+        struct watch_share *share = &summary->shares[seen[i].host];
         sums[0] += seen[i].sample.values[METRIC_BYTES_NEEDED];
         sums[1] += seen[i].sample.values[METRIC_BYTES_MOVED];
         sums[2] += seen[i].files;
-        writers += seen[i].sample.values[METRIC_BYTES_MOVED] > 0 ? 1 : 0;
+        if (!(seen[i].sample.values[METRIC_BYTES_MOVED] > 0))
+            continue;
+        share->bytes += seen[i].sample.values[METRIC_BYTES_MOVED];
+        share->writers++;
+        writers++;
     }
     for (size_t i = 0; i < 3; i++)
         page->run_values[values[i]] = sums[i];
@@ -618,4 +669,13 @@ int watch_lines_read(struct attempt *attempt, const char *folder, struct watch_s
     summary->was_stopped = reading.was_stopped;
     release(&reading);
     return rc;
+}
+
+void watch_summary_release(struct watch_summary *summary)
+{
+    for (size_t i = 0; i < summary->share_count; i++)
+        free(summary->shares[i].host);
+    free(summary->shares);
+    summary->shares = NULL;
+    summary->share_count = 0;
 }

@@ -8,6 +8,25 @@
 #define WATCH_TASK_ENDING                                                                                              \
     ".task" /* of the file of a task (agent/attempt/watch_join.h); those of processes end in .jsonl */
 
+/* What a machine wrote in the last save. */
+struct watch_share {
+    char *host; /* as files of lines are named: core/process.h, process_node_name */
+    double bytes;
+    uint32_t writers; /* ranks with files */
+};
+
+/* What the tasks of several nodes say of the device's limit, which they measured together. */
+#define LIMIT_ROUNDS 3
+struct limit_round {
+    double bytes, slowest_s; /* of all nodes; time of the slowest */
+    uint32_t nodes;          /* that took part */
+};
+struct watch_limit {
+    uint32_t nodes, files; /* nodes that were to measure; files of all */
+    struct limit_round writes[LIMIT_ROUNDS], reads[LIMIT_ROUNDS];
+    char why[600]; /* why it was not measured; "" if no task says so */
+};
+
 /* What the lines say beside the samples. */
 struct watch_summary {
     /* Tasks of `ckptbench watch --join`. */
@@ -20,9 +39,12 @@ struct watch_summary {
     bool was_late;                   /* a command was ended at timeout.run */
     char unreadable[256];            /* the file of a task that cannot be read, and why; "" if all can */
     /* Checkpoints. */
-    char place[512];         /* the folder of the last save; "" if there was none */
-    double bytes;            /* that all ranks wrote in the last save */
-    uint32_t writers, loads; /* ranks with files in the last save; number of loads */
+    char place[512];            /* the folder of the last save; "" if there was none */
+    double bytes;               /* that all ranks wrote in the last save */
+    uint32_t writers, loads;    /* ranks with files in the last save; number of loads */
+    struct watch_share *shares; /* of each machine with lines; owned */
+    size_t share_count;
+    struct watch_limit limit;
     bool has_several_hosts;
     bool all_reported; /* at least one process of each rank is known, and all said that they were at their end */
     bool was_stopped;  /* a request to end arrived while the lines were read: some are missing */
@@ -40,5 +62,7 @@ struct watch_summary {
  * began with the first line and ended with the last. */
 int watch_lines_read(struct attempt *attempt, const char *folder, struct watch_summary *summary,
                      struct cb_err *err) CB_MUST_CHECK;
+/* Also after a failure. */
+void watch_summary_release(struct watch_summary *summary);
 
 #endif

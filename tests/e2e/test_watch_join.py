@@ -3,6 +3,7 @@ import json
 import os
 import select
 import signal
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +68,59 @@ def test_a_task_that_comes_too_late_runs_without_being_watched(tmp_path):
     assert late[0] == 5 and late[1] == "ran\n"
     assert "has ended already" in late[2] and "runs without being watched" in late[2]
     assert shown(tmp_path, "over")["outcome"] == "pass"
+
+
+def lines_of(place, name):
+    """Those of all tasks."""
+    files = (place / f"home/runs/{name}/attempts/1/watch").glob("*.task")
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def test_nodes_measure_the_limit_at_the_same_time_and_their_rates_add_up(tmp_path):
+    command = [sys.executable, TRAINING, tmp_path, "save:a", "load:a"]
+    ended = end(*(start(tmp_path, "nodes", rank, *command, SLURMD_NODENAME=f"n{rank}") for rank in range(2)))
+    assert [code for code, _, _ in ended] == [0, 0], ended
+    results = [line for line in lines_of(tmp_path, "nodes") if line["op"] == "limit"]
+    assert len(results) == 2 and all(line["nodes"] == 2 and line["files"] == 1 for line in results), ended
+    metrics = shown(tmp_path, "nodes")["metrics"]
+    for key, metric in (("write_s", "baseline_write_bytes_per_s"), ("read_s", "baseline_read_bytes_per_s")):
+        assert len(results[0][key]) == len(results[1][key]) >= 1
+        rates = [sum(line["bytes"] for line in results) / max(seconds) for seconds in zip(*(line[key] for line in results))]
+        assert metrics[metric]["median"] == pytest.approx(statistics.median(rates))
+    assert "save_limit_fraction" in metrics
+    report = ckptbench(tmp_path, "show", "nodes").stdout
+    assert "limit         measured after the command by 2 nodes at the same time, with " in report and "in 2 files" in report
+    assert not scratch_of(tmp_path)
+
+
+def test_a_limit_that_the_nodes_cannot_measure_has_a_reason(tmp_path):
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    command = [sys.executable, TRAINING, tmp_path, "save:a", "say:saved", f"read:{gate}"]
+    leader = start(tmp_path, "uneven", 0, *command, WORLD_SIZE="1", SLURMD_NODENAME="n0")
+    assert leader.stdout.readline() == "saved\n"
+    (other,) = end(start(tmp_path, "uneven", 1, "sh", "-c", "exit 7", SLURMD_NODENAME="n1"))
+    assert other[0] == 7
+    gate.write_text("")
+    (last,) = end(leader)
+    assert last[0] == 0 and "limit         not measured: sh ended with exit status 7 on n1" in last[2]
+    assert shown(tmp_path, "uneven")["metrics"]["save_s"]["n"] == 1
+
+
+def test_nobody_waits_for_a_task_that_would_lead_the_measurement_and_was_killed(tmp_path):
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    leader = start(tmp_path, "led", 0, "sh", "-c", f"echo joined; cat {gate}", SLURMD_NODENAME="n0")
+    assert leader.stdout.readline() == "joined\n"
+    follower = start(tmp_path, "led", 1, "sh", "-c", "echo ended", SLURMD_NODENAME="n1")
+    assert follower.stdout.readline() == "ended\n"
+    children = Path(f"/proc/{leader.pid}/task/{leader.pid}/children").read_text()
+    os.kill(int(children.split()[0]), signal.SIGKILL)
+    (ended,) = end(follower)
+    assert ended[0] == 0
+    assert not [line for line in lines_of(tmp_path, "led") if line["op"].startswith("limit")]  # as after a minute
+    gate.write_text("")
+    end(leader)
 
 
 def test_a_killed_task_leaves_its_lines_to_collect(tmp_path):

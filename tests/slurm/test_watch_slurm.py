@@ -42,7 +42,8 @@ def test_tasks_of_srun_on_two_nodes_join_one_run(cluster, tmp_path):
                            "save:a", "thread:b", "load:b")
     run = shown(cluster, "of-srun")
     assert run["outcome"] == "pass" and run["metrics"]["save_s"]["n"] == 2 and run["metrics"]["load_s"]["n"] == 1, output
-    assert "2 ranks of torch" in cluster.call("show", "of-srun").stdout
+    report = cluster.call("show", "of-srun").stdout
+    assert "2 ranks of torch" in report and "limit         measured after the command by 2 nodes at the same time" in report
     assert len(list((cluster.run_folder("of-srun") / "attempts/1/watch").glob("*.task"))) == 2
 
 

@@ -5,6 +5,7 @@
 
 #include "own_folder.h"
 
+#include "agent/attempt/watch_limit.h"
 #include "agent/attempt/watch_lines.h"
 
 static void write_lines(const char *name, const char *lines)
@@ -25,6 +26,7 @@ static struct attempt read_lines(void)
     struct cb_err err;
     if (watch_lines_read(&attempt, folder, &summary, &err))
         fail_msg("%s", err.message);
+    watch_summary_release(&summary);
     return attempt;
 }
 
@@ -216,6 +218,7 @@ static struct watch_summary summary_of_lines(void)
     if (watch_lines_read(&attempt, folder, &summary, &err))
         fail_msg("%s", err.message);
     pages_release(&attempt.pages);
+    watch_summary_release(&summary);
     return summary;
 }
 
@@ -239,7 +242,7 @@ static void tasks_tell_how_many_there_are_and_how_they_ended(void **unused)
 
 #define LIBRARY(rank, world, op)                                                                                       \
     "{\"rank\": " rank ", \"world\": " world ", \"op\": \"" op "\", \"start_ns\": 1, \"program\": \"libckptbench "     \
-                                                               "1\"}\n"
+    "1\"}\n"
 
 static void a_program_has_reported_when_each_of_its_ranks_has(void **unused)
 {
@@ -288,6 +291,62 @@ static void the_calls_of_saves_are_named_once(void **unused)
     end(&attempt);
 }
 
+#define LIMIT(seconds)                                                                                                 \
+    "{\"op\": \"limit\", \"nodes\": 2, \"files\": 3, \"bytes\": 100, \"write_s\": " seconds ", \"read_s\": []}\n"
+
+static void what_nodes_measured_together_is_added_up_and_the_slowest_counts(void **unused)
+{
+    (void)unused;
+    write_lines("h-1.task",
+                "{\"op\": \"task\", \"tasks\": 2}\n{\"op\": \"limit_ready\", \"step\": 1}\n" LIMIT("[1, 2, 8]"));
+    write_lines("i-1.task", "{\"op\": \"task\", \"tasks\": 2}\n" LIMIT("[4, 3]"));
+    write_lines("i-2.jsonl", PROCESS("0", "1") SAVE("0", "/a", "1", "1"));
+    struct attempt attempt = {.run = "unit", .number = 1, .pages = {.lock_fd = -1}};
+    struct watch_summary summary;
+    struct cb_err err;
+    assert_int_equal(watch_lines_read(&attempt, folder, &summary, &err), 0);
+    assert_true(summary.limit.nodes == 2 && summary.limit.files == 6);
+    watch_limit_take(&attempt, &summary);
+    double rate = attempt.pages.page[0]->run_values[METRIC_BASELINE_WRITE_BYTES_PER_S];
+    assert_true(rate == (600.0 / 4 + 600.0 / 3) / 2); /* in the third round one node is missing */
+    assert_true(isnan(attempt.pages.page[0]->run_values[METRIC_BASELINE_READ_BYTES_PER_S]));
+    assert_true(has_fact(&attempt, "watch.limit=measured after the command by 2 nodes at the same time"));
+    for (size_t i = 0; i < summary.share_count; i++)
+        assert_true(summary.shares[i].writers == (*summary.shares[i].host == 'i' ? 1 : 0));
+    watch_summary_release(&summary);
+    end(&attempt);
+}
+
+static void a_limit_that_was_not_measured_has_a_reason(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *lines, *why;
+    } cases[] = {
+        {"{\"op\": \"task\", \"tasks\": 0}\n", "how many tasks there are was not known (--tasks N)"},
+        {"{\"op\": \"task\", \"tasks\": 2}\n{\"op\": \"task_end\", \"failure\": \"x\"}\n", "a command failed"},
+        {"{\"op\": \"task\", \"tasks\": 2}\n" LIMIT("[1]"), "the tasks of the nodes did not measure together"},
+        {"{\"op\": \"task\", \"tasks\": 2}\n" LIMIT("[1]") "{\"op\": \"limit_failed\", \"why\": \"h: full\"}\n",
+         "h: full"},
+        {"{\"op\": \"limit\", \"nodes\": -1, \"write_s\": 3}\n{\"op\": \"limit\", \"nodes\": 1, \"files\": 1, "
+         "\"bytes\": -4, \"write_s\": [\"x\", 1e400, []]}\n",
+         "how many"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct attempt attempt = {.run = "unit", .number = 1, .pages = {.lock_fd = -1}};
+        struct watch_summary summary;
+        struct cb_err err;
+        char fact[160];
+        write_lines("h-1.task", cases[i].lines);
+        write_lines("i-2.jsonl", PROCESS("0", "1") SAVE("0", "/a", "1", "1"));
+        assert_int_equal(watch_lines_read(&attempt, folder, &summary, &err), 0);
+        watch_limit_take(&attempt, &summary);
+        snprintf(fact, sizeof fact, "watch.limit=not measured: %s", cases[i].why);
+        assert_true(has_fact(&attempt, fact));
+        watch_summary_release(&summary);
+        end(&attempt);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -305,6 +364,8 @@ int main(void)
         cmocka_unit_test(a_program_has_reported_when_each_of_its_ranks_has),
         cmocka_unit_test(a_file_that_cannot_be_read_is_named_and_the_others_count),
         cmocka_unit_test(the_calls_of_saves_are_named_once),
+        cmocka_unit_test(what_nodes_measured_together_is_added_up_and_the_slowest_counts),
+        cmocka_unit_test(a_limit_that_was_not_measured_has_a_reason),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

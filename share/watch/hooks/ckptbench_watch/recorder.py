@@ -6,6 +6,7 @@ own. One thread owns its time; an asynchronous save passes from the caller's thr
 import json
 import multiprocessing
 import os
+import re
 import socket
 import sys
 import threading
@@ -183,6 +184,14 @@ def _distributed():
     return None
 
 
+def node_name():
+    """As process_node_name of core/process.h: the machine, or Slurm's node with the machine after a dot where they differ."""
+    host, node = socket.gethostname() or "host", os.environ.get("SLURMD_NODENAME", "")
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", node) or host == node or host.startswith(node + "."):
+        return host
+    return f"{node}.{host}"
+
+
 class Watch:
     """What this process reports: a file of lines in the folder of the run."""
 
@@ -204,7 +213,7 @@ class Watch:
         return self.place
 
     def path_of(self, pid):
-        return os.path.join(self.folder, f"{socket.gethostname()}-{pid}.jsonl")
+        return os.path.join(self.folder, f"{node_name()}-{pid}.jsonl")
 
     def write(self, line):
         rank, world = self.rank()
