@@ -339,3 +339,18 @@ def test_the_suite_measures_a_bucket_as_it_does_a_disk(bed):
     assert "suite.storage_buffered_write_bytes_per_s" not in document["metrics"]  # there is no page cache
     facts = bed.call("export", document["run"], "--json").stdout
     assert "suite.skipped.storage.buffered" in facts and "io.used=s3 " in facts, facts
+
+
+def test_bodies_are_sent_in_few_system_calls(bed, tmp_path):
+    """A send for each 256 KiB, but where the socket's buffer was full; bytes that move twice would show, too."""
+    leaks = os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"  # cannot be looked for under strace
+    trace = tmp_path / "trace"
+    call("strace", "-ff", "-yy", "-o", trace, "-e", "trace=sendto,sendmsg,write,writev", PROGRAM, "run", *TINY, "ops=save", "verify=none", timeout=240,
+         ASAN_OPTIONS=leaks, **bed.environment)
+    lines = "".join(path.read_text() for path in tmp_path.glob("trace.*"))
+    sends = [int(count) for count in re.findall(r"(?m)^(?:sendto|sendmsg|write|writev)\(\d+<TCP:.* = (\d+)$", lines)]
+    uploads = [row["received"] for row in bed.faults.log() if row["operation"] == "UploadPart"]
+    requests = len(bed.faults.log())
+    assert len(uploads) == 3 and sum(uploads) > 10 << 20
+    assert sum(uploads) < sum(sends) < sum(uploads) + requests * (8 << 10)
+    assert len(sends) <= 2 * sum(uploads) // (256 << 10) + 3 * requests, sorted(sends)
