@@ -220,7 +220,7 @@ int pool_list_glance(struct pool_list *self, struct cb_err *err)
     return rc;
 }
 
-int pool_list_release_nodes(struct cb_err *err)
+static int cancel_outlived(struct cb_err *err)
 {
     struct pool_list list;
     struct transport *transport = NULL;
@@ -234,15 +234,22 @@ int pool_list_release_nodes(struct cb_err *err)
     if (rc || !outlived)
         return rc;
     rc = transport_local_open(&transport, err);
+    if (rc)
+        return rc;
     struct slurm_client client = {.transport = transport};
-    if (rc == 0) {
-        rc = pool_list_load(&list, &client, err);
-        if (*list.trouble)
-            log_verbose("pools whose jobs may have outlived them: %s", list.trouble);
-        pool_list_release(&list);
-    }
+    rc = pool_list_load(&list, &client, err);
+    if (rc == 0 && *list.trouble)
+        rc = cb_fail(err, CB_ERR_SYSTEM, "%s", list.trouble);
+    pool_list_release(&list);
     transport_close(transport);
     return rc;
+}
+
+void pool_list_cancel_outlived(void)
+{
+    struct cb_err err;
+    if (cancel_outlived(&err))
+        log_error("a job that its pool's end has left may still hold nodes: %s", err.message);
 }
 
 void pool_list_release(struct pool_list *self)

@@ -38,9 +38,9 @@ int pool_list_load(struct pool_list *self, struct slurm_client *client, struct c
 /* The same from the folders alone: without verdicts and savings, and without querying Slurm. */
 int pool_list_glance(struct pool_list *self, struct cb_err *err) CB_MUST_CHECK;
 void pool_list_release(struct pool_list *self);
-/* The same for a pool that has ended while one of its jobs has not recorded its own end; queries Slurm only if there is
- * such a pool. */
-int pool_list_release_nodes(struct cb_err *err) CB_MUST_CHECK;
+/* Cancels jobs that have outlived their pools, as above. Queries Slurm only if a pool has ended while one of its jobs has
+ * not recorded its own end; a failure is logged. */
+void pool_list_cancel_outlived(void);
 
 /* The newest pool of that name. CB_ERR_NOT_FOUND lists the existing names. */
 int pool_list_find(const struct pool_list *self, const char *name, struct pool_entry **entry,

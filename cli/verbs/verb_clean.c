@@ -396,9 +396,8 @@ static int run_clean(struct cli *cli, struct cb_err *err)
     struct cleaning self = {.cli = cli};
     if (cli_flag_value(cli, "site"))
         return remote_pass(cli, cli_flag_value(cli, "site"), NULL, err);
-    int rc = pool_list_release_nodes(err);
-    if (rc == 0)
-        rc = history_open_read_only(NULL, &self.history, err);
+    pool_list_cancel_outlived();
+    int rc = history_open_read_only(NULL, &self.history, err);
     if (rc == 0)
         rc = clean(&self, err);
     for (size_t i = 0; i < self.count; i++) {

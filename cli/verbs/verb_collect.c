@@ -415,7 +415,7 @@ static int run_collect(struct cli *cli, struct cb_err *err)
     if (rc == 0 && !rebuilds)
         rc = sync_jobs(cli, &self, err);
     if (rc == 0 && cli->word_count == 0)
-        rc = pool_list_release_nodes(err);
+        pool_list_cancel_outlived();
     if (rc == 0 && cli->word_count == 0)
         rc = pool_list_keep(self.history, err);
     if (rc == 0 && cli->word_count == 0 && !rebuilds)

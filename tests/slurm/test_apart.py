@@ -328,7 +328,7 @@ def test_a_held_pool_whose_leader_is_killed_ends_with_its_runs(shared, victim):
 
 
 @IN_TURN
-@pytest.mark.parametrize("then", ["its agent goes on", "warm list", "collect", "clean"])
+@pytest.mark.parametrize("then", ["its agent goes on", "collect", "clean"])
 def test_nodes_of_a_held_pool_whose_salloc_dies_while_slurm_is_silent_are_given_back(shared, then):
     """By the pool's agent, as soon as Slurm answers; or, if that was killed, too, by who looks after pools later."""
     name, end = f"silent-{then[:4].strip()}", None
