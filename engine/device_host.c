@@ -20,8 +20,9 @@
 
 /* Smaller copies are likely to be read again from the cache. */
 #define STREAM_BYTES (UINT64_C(256) * 1024)
-/* Passing a smaller slice to another thread costs more than copying it. */
-#define SLICE_BYTES (UINT64_C(1024) * 1024)
+/* What a thread takes at a time. The threads take turns instead of having an equal share each: one that gets no core for
+ * a while holds up the copy by at most the chunk that it has. */
+#define CHUNK_BYTES (UINT64_C(1024) * 1024)
 #define MAX_THREADS 64
 
 struct host;
@@ -29,22 +30,23 @@ struct host;
 struct helper {
     struct host *host;
     pthread_t thread;
-    uint32_t number; /* of its slice; the caller's is 0 */
+    sem_t start; /* posted when there may be chunks to take */
 };
 
 struct host {
     struct device base;
-    uint32_t threads; /* that work on a batch, the caller included */
-    uint32_t helper_count;
+    uint32_t helper_count; /* threads besides the caller's */
     struct helper helpers[MAX_THREADS];
-    sem_t start[MAX_THREADS], done;
-    bool leave;
     uint64_t recorded;
-    /* of the current batch */
+    pthread_mutex_t lock;
+    pthread_cond_t all_copied;
+    /* under the lock: the current batch */
+    bool leave;
     const struct device_copy *copies;
     size_t count;
-    uint64_t bytes;
-    uint32_t slices;
+    size_t next;    /* the copy that the next chunk begins in, */
+    uint64_t at;    /* and where in its rows, put one after the other */
+    uint32_t taken; /* chunks that are being copied */
 };
 
 /* --- one row --- */
@@ -95,7 +97,34 @@ static void copy_bytes(void *to, const void *from, uint64_t bytes)
         memcpy(to, from, bytes);
 }
 
-/* --- slices of a batch --- */
+/* --- chunks of a batch --- */
+
+/* A part of a batch: from byte `at` of its copy `first`. */
+struct chunk {
+    size_t first;
+    uint64_t at, bytes;
+};
+
+static uint64_t bytes_of(const struct device_copy *copy)
+{
+    return copy->row_bytes * copy->rows;
+}
+
+/* Takes the next chunk, with the lock held. False if there is none left. */
+static bool take_chunk(struct host *self, struct chunk *chunk)
+{
+    *chunk = (struct chunk){.first = self->next, .at = self->at};
+    while (self->next < self->count && chunk->bytes < CHUNK_BYTES) {
+        uint64_t left = bytes_of(&self->copies[self->next]) - self->at, room = CHUNK_BYTES - chunk->bytes;
+        chunk->bytes += left < room ? left : room;
+        self->at += left < room ? left : room;
+        if (left <= room) {
+            self->next++;
+            self->at = 0;
+        }
+    }
+    return chunk->bytes > 0;
+}
 
 /* Copies bytes [begin, end) of the concatenated rows. */
 static void copy_within(const struct device_copy *copy, uint64_t begin, uint64_t end)
@@ -109,19 +138,28 @@ static void copy_within(const struct device_copy *copy, uint64_t begin, uint64_t
     }
 }
 
-static void copy_slice(const struct host *self, uint32_t number)
+static void copy_chunk(const struct device_copy *copies, const struct chunk *chunk)
 {
-    uint64_t begin = self->bytes / self->slices * number;
-    uint64_t end = number + 1 == self->slices ? self->bytes : self->bytes / self->slices * (number + 1);
-    uint64_t position = 0;
-    for (size_t i = 0; i < self->count && position < end; i++) {
-        const struct device_copy *copy = &self->copies[i];
-        uint64_t bytes = copy->row_bytes * copy->rows;
-        if (position + bytes > begin) {
-            uint64_t from = begin > position ? begin - position : 0;
-            copy_within(copy, from, end - position < bytes ? end - position : bytes);
-        }
-        position += bytes;
+    uint64_t at = chunk->at, left = chunk->bytes;
+    for (const struct device_copy *copy = &copies[chunk->first]; left > 0; copy++, at = 0) {
+        uint64_t bytes = bytes_of(copy) - at < left ? bytes_of(copy) - at : left;
+        copy_within(copy, at, at + bytes);
+        left -= bytes;
+    }
+}
+
+/* Copies chunks until none is left, with the lock held. */
+static void copy_chunks(struct host *self)
+{
+    struct chunk chunk;
+    while (take_chunk(self, &chunk)) {
+        const struct device_copy *copies = self->copies;
+        self->taken++;
+        pthread_mutex_unlock(&self->lock);
+        copy_chunk(copies, &chunk);
+        pthread_mutex_lock(&self->lock);
+        if (--self->taken == 0)
+            pthread_cond_signal(&self->all_copied);
     }
 }
 
@@ -129,14 +167,15 @@ static void *help(void *context)
 {
     struct helper *helper = context;
     struct host *host = helper->host;
-    for (;;) {
-        while (sem_wait(&host->start[helper->number]) != 0)
+    for (bool leave = false; !leave;) {
+        while (sem_wait(&helper->start) != 0)
             ;
-        if (host->leave)
-            return NULL;
-        copy_slice(host, helper->number);
-        sem_post(&host->done);
+        pthread_mutex_lock(&host->lock);
+        copy_chunks(host); /* of a later batch, if this thread got no core in time */
+        leave = host->leave;
+        pthread_mutex_unlock(&host->lock);
     }
+    return NULL;
 }
 
 static int host_copy(struct device *device, enum device_direction direction, const struct device_copy *copies,
@@ -144,20 +183,20 @@ static int host_copy(struct device *device, enum device_direction direction, con
 {
     (void)direction, (void)err;
     struct host *self = (struct host *)device;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < count && bytes <= self->helper_count * CHUNK_BYTES; i++)
+        bytes += bytes_of(&copies[i]);
+    pthread_mutex_lock(&self->lock);
     self->copies = copies;
     self->count = count;
-    self->bytes = 0;
-    for (size_t i = 0; i < count; i++)
-        self->bytes += copies[i].row_bytes * copies[i].rows;
-    uint64_t slices = self->bytes / SLICE_BYTES + 1;
-    self->slices = slices < self->helper_count + 1 ? (uint32_t)slices : self->helper_count + 1;
-    for (uint32_t i = 1; i < self->slices; i++)
-        sem_post(&self->start[i]);
-    copy_slice(self, 0);
-    for (uint32_t i = 1; i < self->slices; i++) {
-        while (sem_wait(&self->done) != 0)
-            ;
-    }
+    self->next = 0;
+    self->at = 0;
+    for (uint32_t i = 0; i < self->helper_count && bytes > (i + 1) * CHUNK_BYTES; i++)
+        sem_post(&self->helpers[i].start);
+    copy_chunks(self);
+    while (self->taken > 0)
+        pthread_cond_wait(&self->all_copied, &self->lock);
+    pthread_mutex_unlock(&self->lock);
     return 0;
 }
 
@@ -203,14 +242,16 @@ static void host_release(struct device *device, enum memory_kind kind, void *mem
 static void host_close(struct device *device)
 {
     struct host *self = (struct host *)device;
+    pthread_mutex_lock(&self->lock);
     self->leave = true;
+    pthread_mutex_unlock(&self->lock);
     for (uint32_t i = 0; i < self->helper_count; i++) {
-        sem_post(&self->start[i + 1]);
+        sem_post(&self->helpers[i].start);
         pthread_join(self->helpers[i].thread, NULL);
+        sem_destroy(&self->helpers[i].start);
     }
-    for (uint32_t i = 0; i < self->threads; i++)
-        sem_destroy(&self->start[i]);
-    sem_destroy(&self->done);
+    pthread_cond_destroy(&self->all_copied);
+    pthread_mutex_destroy(&self->lock);
     free(self);
 }
 
@@ -232,17 +273,17 @@ int device_host_open(uint32_t threads, struct device **device, struct cb_err *er
     if (!self)
         return alloc_fail(err, "for the copying threads");
     self->base.ops = &host_ops;
-    self->threads = threads < 1 ? 1 : threads > MAX_THREADS ? MAX_THREADS : threads;
-    sem_init(&self->done, 0, 0);
-    for (uint32_t i = 0; i < self->threads; i++)
-        sem_init(&self->start[i], 0, 0);
-    for (uint32_t i = 1; i < self->threads; i++) {
+    pthread_mutex_init(&self->lock, NULL);
+    pthread_cond_init(&self->all_copied, NULL);
+    for (uint32_t i = 1; i < threads && i < MAX_THREADS; i++) {
         struct helper *helper = &self->helpers[i - 1];
-        *helper = (struct helper){.host = self, .number = i};
+        helper->host = self;
+        sem_init(&helper->start, 0, 0);
         int failed = pthread_create(&helper->thread, NULL, help, helper);
         if (failed) {
             char what[64];
-            snprintf(what, sizeof what, "copying thread %u of %u", i, self->threads - 1);
+            snprintf(what, sizeof what, "copying thread %u of %u", i, threads - 1);
+            sem_destroy(&helper->start);
             host_close(&self->base);
             return rlimits_fail_thread(failed, what, err);
         }

@@ -6,6 +6,9 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <unistd.h>
 
 #include "tests/unit/fake_device.h"
 
@@ -82,6 +85,30 @@ static void the_host_copies_with_any_number_of_threads(void **unused)
     }
 }
 
+/* Replaces the C library's in this program: while `holds` is set nobody returns from it, as a thread that gets no core. */
+static atomic_bool holds;
+int sem_wait(sem_t *semaphore)
+{
+    while (atomic_load(&holds) || sem_trywait(semaphore) != 0)
+        usleep(1000);
+    return 0;
+}
+
+static void a_copy_waits_for_no_thread_that_gets_no_core(void **unused)
+{
+    (void)unused;
+    struct device *device;
+    struct cb_err err;
+    atomic_store(&holds, true);
+    assert_int_equal(device_host_open(4, &device, &err), 0);
+    alarm(240); /* one that waits would wait for ever */
+    check_device(device);
+    atomic_store(&holds, false);
+    check_device(device); /* with threads that come late */
+    alarm(0);
+    device_close(device);
+}
+
 static void memory_is_aligned_and_there(void **unused)
 {
     (void)unused;
@@ -127,6 +154,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_host_copies_with_any_number_of_threads),
+        cmocka_unit_test(a_copy_waits_for_no_thread_that_gets_no_core),
         cmocka_unit_test(memory_is_aligned_and_there),
         cmocka_unit_test(the_fake_copies_late_and_all_of_it),
     };
