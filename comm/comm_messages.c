@@ -117,6 +117,14 @@ static int check_ranks(const struct operation *self, struct cb_err *err)
     return 0;
 }
 
+static bool is_over(const struct operation *self)
+{
+    bool over = true;
+    for (uint32_t i = 0; i < self->count; i++)
+        over = over && self->transfers[i].done;
+    return over;
+}
+
 static int messages_test(struct comm *comm, struct comm_message *message, bool *done, struct cb_err *err)
 {
     struct message_world *world = cast(comm)->world;
@@ -126,13 +134,12 @@ static int messages_test(struct comm *comm, struct comm_message *message, bool *
         return 0;
     pthread_mutex_lock(&world->lock);
     int rc = world->ops->progress(world, err);
-    bool over = true;
-    for (uint32_t i = 0; i < operation->count; i++)
-        over = over && operation->transfers[i].done;
-    if (!rc && over && operation->answer)
+    if (!rc && operation->answer && is_over(operation)) {
         rc = operation->answer(operation, err);
-    else if (!rc && over)
-        *done = true;
+        if (!rc) /* the others wait for the answers, and the caller may sleep before its next test */
+            rc = world->ops->progress(world, err);
+    }
+    *done = !rc && !operation->answer && is_over(operation);
     if (!rc && !*done)
         rc = check_ranks(operation, err);
     pthread_mutex_unlock(&world->lock);
