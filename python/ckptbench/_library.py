@@ -6,6 +6,7 @@ import functools
 import itertools
 import os
 import pathlib
+import struct
 import warnings
 
 DIMS = 8
@@ -142,23 +143,6 @@ def dtype_number(dtype):
     return number
 
 
-class Strings:
-    """Texts of C, in one piece of memory: add() returns a number, and address() its address once all are added."""
-
-    def __init__(self):
-        self.parts, self.bytes = [], 0
-
-    def add(self, text):
-        part = text.encode("utf-8", "surrogatepass") + b"\0"
-        self.parts.append(part)
-        self.bytes += len(part)
-        return self.bytes - len(part)
-
-    def freeze(self):
-        self.buffer = ctypes.create_string_buffer(b"".join(self.parts), self.bytes or 1)
-        return ctypes.addressof(self.buffer)
-
-
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), 127)} | {ord("\\"): "\\\\", ord("'"): "\\'"}
 
 
@@ -168,39 +152,66 @@ def _literal(path):
     return f"({', '.join(keys)},)"
 
 
+# What a description consists of is the same from save to save: the parts below are made once.
+
+@functools.lru_cache(maxsize=65536)
+def _texts(name, path):
+    """(name, path) as C sees them: their memory, and the two addresses."""
+    texts = [text.encode("utf-8", "surrogatepass") + b"\0" for text in (name, _literal(path))]
+    memory = ctypes.create_string_buffer(b"".join(texts), sum(map(len, texts)))
+    address = ctypes.addressof(memory)
+    return memory, address, address + len(texts[0])
+
+
+@functools.lru_cache(maxsize=65536)
+def _tensor_row(name, path, dtype, shape):
+    """(a ckptbench_tensor, the memory of its texts)."""
+    if len(shape) > DIMS:
+        raise ValueError(f"{name}: a tensor of {len(shape)} dimensions cannot be saved or loaded")
+    memory, name_at, path_at = _texts(name, path)
+    empty = (0,) * (DIMS - len(shape))
+    return struct.pack(f"={4 + DIMS}Q", name_at, path_at, dtype_number(dtype), len(shape), *shape, *empty), memory
+
+
+@functools.lru_cache(maxsize=65536)
+def _box_row(offsets, sizes, strides):
+    """The part of a ckptbench_region that does not depend on where it is."""
+    empty = (0,) * (DIMS - len(sizes))
+    return struct.pack(f"={3 * DIMS}Q", *offsets, *empty, *sizes, *empty, *strides, *empty)
+
+
+def _table(parts):
+    table = array.array("Q")
+    table.frombytes(b"".join(parts))
+    return table
+
+
 class State:
     """A ckptbench_state. `tensors` are _state.Tensor; `values` name -> bytes, or None in a load; `paths` name -> path."""
 
     def __init__(self, tensors, values, paths):
-        strings, rows, regions, held = Strings(), array.array("Q"), array.array("Q"), []
-        padding = tuple((0,) * number for number in range(DIMS + 1))
+        rows, regions, value_rows, held, count, pair = [], [], [], [], 0, struct.Struct("=2Q").pack
         for index, tensor in enumerate(tensors):
-            dims = len(tensor.shape)
-            if dims > DIMS:
-                raise ValueError(f"{tensor.name}: a tensor of {dims} dimensions cannot be saved or loaded")
-            empty = padding[DIMS - dims]
-            rows.extend((strings.add(tensor.name), strings.add(_literal(paths.get(tensor.name, (tensor.name,)))),
-                         dtype_number(tensor.dtype), dims, *tensor.shape, *empty))
+            name = tensor.name
+            row, texts = _tensor_row(name, paths.get(name) or (name,), tensor.dtype, tensor.shape)
+            rows.append(row)
+            held.append(texts)
             for region in tensor.regions:
                 memory = region.memory
-                regions.extend((index, memory.data_ptr(), *region.offsets, *empty, *memory.shape, *empty,
-                                *memory.stride(), *empty, region.device, region.stream))
+                regions += (pair(index, memory.data_ptr()), _box_row(region.offsets, memory.shape, memory.stride()),
+                            pair(region.device, region.stream))
                 held.append(memory)
-        value_rows, contents = array.array("Q"), []
+                count += 1
         for name, stored in values.items():
             content = ctypes.c_char_p(stored)
-            contents.append(content)
-            value_rows.extend((strings.add(name), strings.add(_literal(paths.get(name, (name,)))),
-                               ctypes.cast(content, ctypes.c_void_p).value or 0, len(stored or b"")))
-        base = strings.freeze()
-        for table, width in ((rows, 4 + DIMS), (value_rows, 4)):
-            for start in range(0, len(table), width):
-                table[start] += base
-                table[start + 1] += base
+            texts, *addresses = _texts(name, paths.get(name) or (name,))
+            held += (content, texts)
+            value_rows.append(struct.pack("=4Q", *addresses, ctypes.cast(content, ctypes.c_void_p).value or 0, len(stored or b"")))
+        tables = [_table(parts) for parts in (rows, regions, value_rows)]
         self.names = list(values)
-        self.kept = (strings, rows, regions, held, value_rows, contents, values)
-        self.struct = _State(ctypes.sizeof(_State), rows.buffer_info()[0], len(tensors), regions.buffer_info()[0],
-                             len(held), value_rows.buffer_info()[0], len(values))
+        self.kept = (held, tables, values)
+        self.struct = _State(ctypes.sizeof(_State), tables[0].buffer_info()[0], len(rows), tables[1].buffer_info()[0], count,
+                             tables[2].buffer_info()[0], len(values))
 
     def refuse(self, reason):
         """Makes it a state with one tensor of no type, which is called by the reason."""
