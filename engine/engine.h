@@ -107,6 +107,9 @@ struct engine_options {
     uint32_t iteration;
     uint64_t deadline_ns; /* monotonic */
     bool async;           /* of a save */
+    /* Of a save: not 0, and the number of an earlier save, if the state's layout is the one of that save and nothing in it
+     * has changed but the content of values. Then the plan's key is known without computing it. */
+    uint64_t layout_number;
 };
 
 /* Saves `state` as checkpoint `path` of the store, and fills the values of the sample that the engine knows (state

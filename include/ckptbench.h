@@ -224,7 +224,7 @@ struct ckptbench_result {
     size_t struct_bytes;   /* sizeof(struct ckptbench_result), set by the caller */
     double total_s;        /* from the call until all ranks have committed or loaded */
     double stall_s;        /* of that, the time in which the caller waited */
-    double plan_s;         /* of the stall, describing and planning the state, exchange of tables included */
+    double plan_s;         /* of the stall, describing and planning the state; not waiting for ranks that call later */
     double transfer_s;     /* writing, or reading */
     double wait_s;         /* waiting for other ranks */
     double durable_s;      /* until everything was durable; NaN with io.fsync=false, and for loads */

@@ -99,11 +99,29 @@ static void put(struct buf *table, uint64_t number)
     buf_append(table, &number, sizeof number);
 }
 
-static void put_text(struct buf *table, const char *text)
+static char *write_number(char *at, uint64_t number)
 {
-    size_t len = text ? strlen(text) : 0;
-    put(table, len);
-    buf_append(table, text ? text : "", len + 1);
+    memcpy(at, &number, sizeof number);
+    return at + sizeof number;
+}
+
+static char *write_text(char *at, const char *text, size_t len)
+{
+    at = write_number(at, len);
+    memcpy(at, text, len + 1);
+    return at + len + 1;
+}
+
+/* Two texts, and numbers behind them. */
+static void put_entry(struct buf *table, const char *fqn, const char *path, const uint64_t *numbers, size_t count)
+{
+    path = path ? path : "";
+    size_t fqn_len = strlen(fqn), path_len = strlen(path);
+    char *at = buf_extend(table, 2 * sizeof(uint64_t) + fqn_len + 1 + path_len + 1 + count * sizeof *numbers);
+    if (!at)
+        return;
+    at = write_text(write_text(at, fqn, fqn_len), path, path_len);
+    memcpy(at, numbers, count * sizeof *numbers);
 }
 
 /* How a region lies in a dimension: WHOLE, APART and its offset and size, or FACTOR + i and its size. */
@@ -119,47 +137,52 @@ static uint64_t find_factor(struct description_factors *self, uint64_t factor)
     return i;
 }
 
-static void put_dimension(struct buf *table, struct description_factors *factors, uint64_t offset, uint64_t size,
-                          uint64_t whole)
+/* Writes one to three numbers; returns how many. */
+static size_t write_dimension(uint64_t *numbers, struct description_factors *factors, uint64_t offset, uint64_t size,
+                              uint64_t whole)
 {
+    size_t count = 0;
     if (offset == 0 && size == whole) {
-        put(table, WHOLE);
-        return;
+        numbers[count++] = WHOLE;
+        return count;
     }
     bool divides = size > 0 && offset % size == 0;
     uint64_t factor = divides ? find_factor(factors, offset / size) : DESCRIPTION_FACTORS;
-    put(table, factor < DESCRIPTION_FACTORS ? FACTOR + factor : APART);
+    numbers[count++] = factor < DESCRIPTION_FACTORS ? FACTOR + factor : APART;
     if (factor == DESCRIPTION_FACTORS)
-        put(table, offset);
-    put(table, size);
+        numbers[count++] = offset;
+    numbers[count++] = size;
+    return count;
 }
 
 int description_write(const struct ckptbench_state *state, struct buf *table, struct description_factors *factors,
                       struct cb_err *err)
 {
+    uint64_t numbers[1 + 3 * CKPTBENCH_DIMS];
     factors->count = 0;
     put(table, state->tensor_count);
     put(table, state->region_count);
     put(table, state->value_count);
     for (size_t i = 0; i < state->tensor_count; i++) {
         const struct ckptbench_tensor *tensor = &state->tensors[i];
-        put_text(table, tensor->fqn);
-        put_text(table, tensor->path);
-        put(table, (uint64_t)tensor->dtype);
-        put(table, tensor->dims);
-        buf_append(table, tensor->shape, tensor->dims * sizeof *tensor->shape);
+        numbers[0] = (uint64_t)tensor->dtype;
+        numbers[1] = tensor->dims;
+        memcpy(numbers + 2, tensor->shape, tensor->dims * sizeof *tensor->shape);
+        put_entry(table, tensor->fqn, tensor->path, numbers, 2 + tensor->dims);
     }
     for (size_t i = 0; i < state->value_count; i++) {
-        put_text(table, state->values[i].fqn);
-        put_text(table, state->values[i].path);
-        put(table, state->values[i].length);
+        const struct ckptbench_value *value = &state->values[i];
+        put_entry(table, value->fqn, value->path, &value->length, 1);
     }
     for (size_t i = 0; i < state->region_count; i++) {
         const struct ckptbench_region *region = &state->regions[i];
         const struct ckptbench_tensor *tensor = &state->tensors[region->tensor];
-        put(table, region->tensor);
+        size_t count = 0;
+        numbers[count++] = region->tensor;
         for (uint64_t dim = 0; dim < tensor->dims; dim++)
-            put_dimension(table, factors, region->offset[dim], region->size[dim], tensor->shape[dim]);
+            count +=
+                write_dimension(numbers + count, factors, region->offset[dim], region->size[dim], tensor->shape[dim]);
+        buf_append(table, numbers, count * sizeof *numbers);
     }
     return buf_check(table, "the table of a rank's state", err);
 }

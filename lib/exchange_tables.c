@@ -14,11 +14,13 @@ void tables_init(struct tables *self)
 {
     *self = (struct tables){0};
     buf_init(&self->own, DESCRIPTION_MAX_BYTES);
+    buf_init(&self->described, DESCRIPTION_MAX_BYTES);
 }
 
 void tables_release(struct tables *self)
 {
     buf_release(&self->own);
+    buf_release(&self->described);
     joined_release(&self->joined);
 }
 
@@ -324,6 +326,7 @@ static int exchange(struct tables *self, struct comm *comm, const struct ckptben
     } else {
         joined_release(&self->joined);
         self->joined = joined;
+        self->number++;
     }
     return rc;
 }
@@ -333,29 +336,33 @@ int tables_exchange(struct tables *self, struct comm *comm, const struct ckptben
 {
     struct agreement agreement;
     struct description_factors factors = {0};
-    struct buf table;
+    struct buf *table = &self->described;
     uint64_t number = 0;
-    buf_init(&table, DESCRIPTION_MAX_BYTES);
-    int rc = code ? code : description_write(state, &table, &factors, err);
-    size_t table_bytes = table.len;
-    buf_append(&table, factors.factor, factors.count * sizeof *factors.factor); /* for the comparison */
-    bool same =
-        !rc && self->joined.layout && table.len == self->own.len && memcmp(table.data, self->own.data, table.len) == 0;
+    buf_clear(table);
+    int rc = code ? code : description_write(state, table, &factors, err);
+    size_t table_bytes = table->len;
+    buf_append(table, factors.factor, factors.count * sizeof *factors.factor); /* for the comparison */
+    bool same = !rc && self->joined.layout && table->len == self->own.len &&
+                memcmp(table->data, self->own.data, table->len) == 0;
     if (same || request->alone)
         number = rc ? 0 : check_sum(self, comm, state, request);
     else
         random_bytes(&number, sizeof number); /* so that the sum is not 0 */
+    uint64_t ready_ns = clock_monotonic_ns();
     rc = agree_number(comm, rc, number, request->deadline_ns, &agreement, err);
+    self->waited_ns = clock_monotonic_ns() - ready_ns;
     *kept = !rc && same && agreement.sum == 0;
     if (!rc && !*kept) {
         buf_clear(&self->own);
-        const struct buf described = {.data = table.data, .len = table_bytes};
+        const struct buf described = {.data = table->data, .len = table_bytes};
         rc = exchange(self, comm, state, request, request->alone && agreement.sum == 0, &described, &factors, err);
         if (!rc)
-            buf_append(&self->own, table.data, table.len);
-        if (!rc)
-            rc = buf_check(&self->own, "the table of this rank's state", err);
+            rc = buf_check(table, "the table of this rank's state", err);
     }
-    buf_release(&table);
+    if (!rc && !*kept) {
+        struct buf spare = self->own;
+        self->own = self->described;
+        self->described = spare;
+    }
     return rc;
 }

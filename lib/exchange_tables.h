@@ -7,8 +7,11 @@
 #include "lib/join.h"
 
 struct tables {
-    struct buf own; /* of this rank, at the last exchange; empty before */
+    struct buf own;       /* of this rank, at the last exchange; empty before */
+    struct buf described; /* room for the next one */
     struct joined joined;
+    uint64_t number;    /* of exchanges so far, and so of the joined layout */
+    uint64_t waited_ns; /* of the last call of tables_exchange, for other ranks to come */
 };
 void tables_init(struct tables *self);
 void tables_release(struct tables *self);

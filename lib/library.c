@@ -55,6 +55,11 @@ struct ckptbench {
     const struct ckptbench_state *loading; /* during a load */
 };
 
+/* From a call to the start of the engine's clock: all of it, and what of it was waiting for other ranks. Seconds. */
+struct before {
+    double all_s, waited_s;
+};
+
 struct ckptbench_async {
     pthread_mutex_t lock;
     uint32_t owners;   /* the caller, and the handle while the save is in progress */
@@ -62,7 +67,7 @@ struct ckptbench_async {
     struct sample sample;
     char *path;
     uint64_t start_wall_ns;
-    double before_s; /* from the call to the start of the engine's clock */
+    struct before before;
     bool plan_is_kept, ended;
     bool told; /* its failure has been returned */
     struct cb_err err;
@@ -76,6 +81,15 @@ static uint64_t deadline_of(const ckptbench *self)
 static double seconds_since(uint64_t start_ns)
 {
     return (double)(clock_monotonic_ns() - start_ns) / 1e9;
+}
+
+/* Agrees, and adds the time that it takes to what was waited. Collective. */
+static int agree_timed(ckptbench *self, int code, uint64_t deadline_ns, struct before *before, struct cb_err *err)
+{
+    uint64_t start_ns = clock_monotonic_ns();
+    int rc = agree(self->comm, code, deadline_ns, err);
+    before->waited_s += seconds_since(start_ns);
+    return rc;
 }
 
 /* --- results --- */
@@ -92,7 +106,7 @@ static int check_result(const struct ckptbench_result *result, struct cb_err *er
     return cb_fail(err, CB_ERR_USAGE, "the result's struct_bytes is not its size in this version");
 }
 
-static void fill_result(struct ckptbench_result *result, const struct sample *sample, double before_s,
+static void fill_result(struct ckptbench_result *result, const struct sample *sample, const struct before *before,
                         bool plan_is_kept)
 {
     const double *values = sample->values;
@@ -102,12 +116,12 @@ static void fill_result(struct ckptbench_result *result, const struct sample *sa
     double removal_s = isnan(values[METRIC_PERSIST_S]) ? known(values[METRIC_DELETE_S]) : 0;
     *result = (struct ckptbench_result){
         .struct_bytes = sizeof *result,
-        .total_s = before_s + removal_s + known(values[METRIC_OP_S]),
-        .stall_s = before_s + removal_s + known(values[sample->op == OP_SAVE ? METRIC_STALL_S : METRIC_OP_S]),
-        .plan_s = before_s + known(values[METRIC_PLAN_S]),
+        .total_s = before->all_s + removal_s + known(values[METRIC_OP_S]),
+        .stall_s = before->all_s + removal_s + known(values[sample->op == OP_SAVE ? METRIC_STALL_S : METRIC_OP_S]),
+        .plan_s = before->all_s - before->waited_s + known(values[METRIC_PLAN_S]),
         .transfer_s = known(values[METRIC_IO_S]) + known(values[METRIC_FSYNC_S]),
-        .wait_s = known(values[METRIC_WAIT_S]),
-        .durable_s = before_s + removal_s + values[METRIC_DURABLE_S],
+        .wait_s = before->waited_s + known(values[METRIC_WAIT_S]),
+        .durable_s = before->all_s + removal_s + values[METRIC_DURABLE_S],
         .bytes = (uint64_t)known(values[METRIC_BYTES_NEEDED]),
         .moved_bytes = (uint64_t)known(values[METRIC_BYTES_MOVED]),
         .plan_is_kept = plan_is_kept && values[METRIC_PLAN_CACHE_HIT] > 0,
@@ -132,14 +146,15 @@ static int begin_recording(ckptbench *self, uint64_t *start_ns, struct cb_err *e
     return rc;
 }
 
-/* The engine's clock starts `before_s` after the call. */
 static void record(ckptbench *self, const char *path, uint64_t start_wall_ns, const struct sample *sample,
-                   double before_s, bool is_asynchronous)
+                   const struct before *before, bool is_asynchronous)
 {
-    static const enum metric_id longer[] = {METRIC_OP_S, METRIC_OWN_S, METRIC_PLAN_S, METRIC_STALL_S, METRIC_DURABLE_S};
+    static const enum metric_id longer[] = {METRIC_OP_S, METRIC_OWN_S, METRIC_STALL_S, METRIC_DURABLE_S};
     struct sample whole = *sample;
     for (size_t i = 0; i < sizeof longer / sizeof *longer; i++)
-        whole.values[longer[i]] += before_s;
+        whole.values[longer[i]] += before->all_s;
+    whole.values[METRIC_PLAN_S] += before->all_s - before->waited_s;
+    whole.values[METRIC_WAIT_S] += before->waited_s;
     const struct recorded recorded = {
         .path = path, .start_wall_ns = start_wall_ns, .is_asynchronous = is_asynchronous, .sample = &whole};
     recording_add(self->recording, &recorded);
@@ -185,7 +200,7 @@ static void await_end(ckptbench_async *self, uint64_t until_ns)
         self->err = again ? second : first;
     if (self->sample.flags & SAMPLE_FAILED && self->err.code == 0)
         (void)cb_fail(&self->err, rc ? rc : CB_ERR_INTERNAL, "an asynchronous save failed without a reason");
-    record(self->handle, self->path, self->start_wall_ns, &self->sample, self->before_s, true);
+    record(self->handle, self->path, self->start_wall_ns, &self->sample, &self->before, true);
 }
 
 /* Waits for the asynchronous save, and returns its failure if nobody was told yet. */
@@ -238,7 +253,7 @@ int ckptbench_async_wait(ckptbench_async *save, double seconds, int *ended, stru
             rc = err.code;
             save->told = true;
         } else if (done) {
-            fill_result(result, &save->sample, save->before_s, save->plan_is_kept);
+            fill_result(result, &save->sample, &save->before, save->plan_is_kept);
         }
         pthread_mutex_unlock(&save->lock);
         if (!waits)
@@ -413,11 +428,14 @@ static int save(ckptbench *self, const char *path, const struct ckptbench_state 
         return rc;
     struct sample *sample = async ? &async->sample : &own;
     clear_sample(sample, OP_SAVE, options.iteration);
-    rc = agree(self->comm, prepare_state(self, state, err), options.deadline_ns, err);
-    double before_s = seconds_since(start_ns);
+    options.layout_number = self->saved.number;
+    rc = prepare_state(self, state, err);
+    struct before before = {.waited_s = (double)self->saved.waited_ns / 1e9};
+    rc = agree_timed(self, rc, options.deadline_ns, &before, err);
+    before.all_s = seconds_since(start_ns);
     if (!rc && async) {
         async->start_wall_ns = start_wall_ns;
-        async->before_s = before_s;
+        async->before = before;
         async->plan_is_kept = kept;
     }
     if (rc)
@@ -426,9 +444,9 @@ static int save(ckptbench *self, const char *path, const struct ckptbench_state 
     if (rc)
         sample->flags |= SAMPLE_FAILED;
     if (rc || !async)
-        record(self, path, start_wall_ns, sample, before_s, async != NULL);
+        record(self, path, start_wall_ns, sample, &before, async != NULL);
     if (!rc && !async)
-        fill_result(result, sample, before_s, kept);
+        fill_result(result, sample, &before, kept);
     return rc;
 }
 
@@ -539,7 +557,8 @@ static int load(ckptbench *self, const char *path, const struct ckptbench_state 
     rc = gpu_open_for(&self->gpu, state, err);
     if (!rc)
         rc = packing_prepare(&packing, state, &tables.joined, &self->gpu, err);
-    rc = agree(self->comm, rc, options.deadline_ns, err);
+    struct before before = {.waited_s = (double)tables.waited_ns / 1e9};
+    rc = agree_timed(self, rc, options.deadline_ns, &before, err);
     if (rc)
         goto out;
     struct state target = {.layout = tables.joined.layout,
@@ -548,7 +567,7 @@ static int load(ckptbench *self, const char *path, const struct ckptbench_state 
                            .piece_count = tables.joined.piece_count,
                            .holder = comm_rank(self->comm),
                            .shared_fd = -1};
-    double before_s = seconds_since(start_ns);
+    before.all_s = seconds_since(start_ns);
     clear_sample(&sample, OP_LOAD, options.iteration);
     self->loading = state;
     rc = engine_load(place_engine(place), name.name, &target, &options, &sample, err);
@@ -556,9 +575,9 @@ static int load(ckptbench *self, const char *path, const struct ckptbench_state 
     if (!rc)
         rc = unpack(self, &packing, state, &tables.joined, options.deadline_ns, &sample, err);
     sample.flags |= rc ? SAMPLE_FAILED : 0;
-    record(self, path, start_wall_ns, &sample, before_s, false);
+    record(self, path, start_wall_ns, &sample, &before, false);
     if (!rc)
-        fill_result(result, &sample, before_s, false);
+        fill_result(result, &sample, &before, false);
 out:
     packing_release(&packing);
     tables_release(&tables);

@@ -64,6 +64,7 @@ struct bounce_save {
 struct native_save {
     struct native_engine *engine;
     struct plan_key key;
+    uint64_t layout_number;  /* of the layout with this key, see struct engine_options; or 0 */
     struct plan *plan;       /* NULL before the first save, and if planning failed */
     struct plan_item *items; /* of this rank; none for a rank beyond the saved layout */
     size_t item_count;

@@ -296,13 +296,24 @@ static int make_program(struct native_save *self, const struct state *state, boo
     return rc;
 }
 
+/* The key of the state's plan, which a save before may have computed. */
+static int find_key(const struct native_save *self, const struct native_operation *operation, struct plan_key *key,
+                    struct cb_err *err)
+{
+    uint64_t number = operation->options->layout_number;
+    if (!self->plan || number == 0 || number != self->layout_number)
+        return plan_key_of(operation->state->layout, &operation->engine->setup.config.plan, key, err);
+    *key = self->key;
+    return 0;
+}
+
 int native_prepare(struct native_operation *operation, bool staged,
                    int (*idle)(struct native_engine *, struct cb_err *), struct cb_err *err)
 {
     struct native_engine *engine = operation->engine;
     struct native_save *self = engine->save;
     struct plan_key key;
-    int rc = plan_key_of(operation->state->layout, &engine->setup.config.plan, &key, err);
+    int rc = find_key(self, operation, &key, err);
     if (rc)
         return rc;
     bool hit = engine->setup.config.caches_plans && self->plan && plan_key_equal(&key, &self->key);
@@ -315,6 +326,8 @@ int native_prepare(struct native_operation *operation, bool staged,
     self->layout = operation->state->layout;
     if (!hit)
         rc = compute_plan(self, &key, err);
+    if (!rc)
+        self->layout_number = operation->options->layout_number;
     if (!rc && !ready)
         rc = make_program(self, operation->state, staged, err);
     if (rc)
