@@ -168,7 +168,7 @@ $(BUILD)/tests/%: tests/unit/%.c $(ALL_LIBRARIES)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(ALL_LIBRARIES) -lcmocka $(ALL_LIBS)
 $(BUILD)/tests/test_library_record: LDFLAGS += -Wl,--wrap=packing_unpack
-$(BUILD)/tests/test_library_warm: LDFLAGS += -Wl,--wrap=plan_key_of
+$(BUILD)/tests/test_library_warm: LDFLAGS += -Wl,--wrap=plan_key_of -Wl,--wrap=store_submit
 $(BUILD)/tests/test_native_gaps: LDFLAGS += -Wl,--wrap=store_submit
 $(BUILD)/tests/test_power_cut_saves: LDFLAGS += -Wl,--wrap=power_cut_count
 $(BUILD)/tests/test_store_calls: LDFLAGS += -Wl,--wrap=sysconf

@@ -36,6 +36,7 @@ struct ckptbench {
     pthread_mutex_t lock; /* held by a call */
     struct experiment *experiment;
     struct comm *comm, *async_comm; /* async_comm NULL until the first asynchronous save */
+    uint32_t cores;                 /* for this rank */
     struct device *device;          /* host memory */
     struct gpu gpu;                 /* of the program's tensors, if any are there */
     struct status_page *page;
@@ -312,6 +313,7 @@ static struct place_setup place_setup_of(ckptbench *self, bool async)
         .experiment = self->experiment,
         .comm = self->comm,
         .async_comm = async ? self->async_comm : NULL,
+        .has_one_core = self->cores == 1,
         .page = self->page,
         .device = self->device,
         .keep_value = keep_value,
@@ -626,8 +628,9 @@ int ckptbench_inspect(ckptbench *handle, const char *path, ckptbench_checkpoint 
     pthread_mutex_lock(&handle->lock);
     sigpipe_block(&guard);
     int rc = place_name_read(path, &name, &err);
+    const struct place_setup setup = place_setup_of(handle, false);
     if (!rc)
-        rc = place_open_store(handle->experiment, &name, false, comm_rank(handle->comm), &store, &err);
+        rc = place_open_store(handle->experiment, &setup, &name, false, &store, &err);
     if (!rc)
         rc = contents_read(store, name.name, checkpoint, &err);
     store_free(store);
@@ -747,6 +750,15 @@ static int connect_ranks(ckptbench *self, const struct ckptbench_open_options *o
     return comm_tcp_new(&place, deadline_of(self), &self->comm, err);
 }
 
+/* Its share of the machine's cores, unless it is bound to fewer. */
+static uint32_t cores_of_rank(const ckptbench *self)
+{
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    uint32_t ranks = comm_local_size(self->comm), allowed = device_host_cores();
+    uint32_t share = online > 0 ? ((uint32_t)online + ranks - 1) / ranks : 1;
+    return share < allowed ? share : allowed;
+}
+
 static int make_handle(const struct ckptbench_open_options *given, ckptbench *self, struct cb_err *err)
 {
     struct ckptbench_open_options own = {0}, *options = &own;
@@ -767,10 +779,11 @@ static int make_handle(const struct ckptbench_open_options *given, ckptbench *se
         rc = self->record ? 0 : alloc_fail(err, "for a handle");
     }
     if (!rc)
-        rc = device_host_open(device_host_cores(), &self->device, err);
+        rc = options->messages ? use_messages(self, options, err) : connect_ranks(self, options, err);
     if (rc)
         return rc;
-    return options->messages ? use_messages(self, options, err) : connect_ranks(self, options, err);
+    self->cores = cores_of_rank(self);
+    return device_host_open(self->cores, &self->device, err);
 }
 
 static void free_handle(ckptbench *self)

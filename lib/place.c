@@ -62,13 +62,14 @@ int place_name_read(const char *path, struct place_name *name, struct cb_err *er
 
 /* --- opening and closing --- */
 
-int place_open_store(const struct experiment *experiment, const struct place_name *name, bool writes, uint32_t rank,
-                     struct store **store, struct cb_err *err)
+int place_open_store(const struct experiment *experiment, const struct place_setup *setup,
+                     const struct place_name *name, bool writes, struct store **store, struct cb_err *err)
 {
     struct s3_options s3;
     struct store_options options;
-    int rc = store_options_read(experiment, rank, &s3, &options, err);
+    int rc = store_options_read(experiment, comm_rank(setup->comm), &s3, &options, err);
     options.read_only = !writes;
+    options.has_one_core = setup->has_one_core;
     return rc ? rc : store_open(name->uri, &options, store, err);
 }
 
@@ -98,11 +99,10 @@ static int make_engine(struct place *self, const struct place_setup *setup, stru
 static int open_stores(struct place *self, const struct place_setup *setup, const struct place_name *name,
                        struct cb_err *err)
 {
-    uint32_t rank = comm_rank(setup->comm);
-    int rc = place_open_store(self->experiment, name, self->writes, rank, &self->store, err);
+    int rc = place_open_store(self->experiment, setup, name, self->writes, &self->store, err);
     if (!rc && setup->async_comm)
-        rc = place_open_store(self->experiment, name, self->writes, rank, &self->async_store, err);
-    if (!rc && rank == 0)
+        rc = place_open_store(self->experiment, setup, name, self->writes, &self->async_store, err);
+    if (!rc && comm_rank(setup->comm) == 0)
         rc = claims_new(self->experiment, comm_local_size(setup->comm) == comm_size(setup->comm), &self->claims, err);
     return rc ? rc : make_engine(self, setup, err);
 }

@@ -21,6 +21,7 @@ int place_name_read(const char *path, struct place_name *name, struct cb_err *er
 struct place_setup {
     const struct experiment *experiment; /* with the handle's keys */
     struct comm *comm, *async_comm;      /* async_comm NULL: no asynchronous saves */
+    bool has_one_core;                   /* this rank */
     struct status_page *page;
     struct device *device;
     int (*keep_value)(void *context, const char *fqn, const void *bytes, size_t len, struct cb_err *err);
@@ -39,8 +40,9 @@ struct engine *place_engine(const struct place *self);
  * place may be. Not collective. Accepts NULL. */
 bool place_close(struct place *self) CB_MUST_CHECK;
 
-/* Opens the store alone. Not collective. */
-int place_open_store(const struct experiment *experiment, const struct place_name *name, bool writes, uint32_t rank,
-                     struct store **store, struct cb_err *err) CB_MUST_CHECK;
+/* Opens the store alone. `experiment` has the options of stores. Not collective. */
+int place_open_store(const struct experiment *experiment, const struct place_setup *setup,
+                     const struct place_name *name, bool writes, struct store **store,
+                     struct cb_err *err) CB_MUST_CHECK;
 
 #endif

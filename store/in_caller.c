@@ -2,7 +2,7 @@
  *
  * For tools that wait for each request anyway. A second thread would cost them context switches, about eight futex
  * calls a request (converting a checkpoint of 242 MiB in 1,885 reads: 262 futex calls instead of 14,931, and 7 % less
- * CPU). Not for ranks: docs/performance.md. A write runs when it is submitted, while its bytes are still in the cache;
+ * CPU). And for ranks with one core and files in memory (docs/performance.md, "Loads of files in memory"). A write runs when it is submitted, while its bytes are still in the cache;
  * a read runs when its completion is fetched, one at a time, right before its bytes are used. */
 
 #include "core/alloc.h"

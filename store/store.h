@@ -68,6 +68,8 @@ struct store_capabilities {
     bool ranged_reads;
     bool page_cache; /* a read may be served from this machine's memory */
     bool direct;     /* O_DIRECT */
+    /* Not 0: reads are executed by the caller, who best uses their bytes while they are in its cache: so many at a time. */
+    uint64_t read_bytes;
 };
 
 enum store_direct { STORE_DIRECT_AUTO, STORE_DIRECT_YES, STORE_DIRECT_NO };
@@ -78,6 +80,8 @@ struct store_options {
     uint32_t depth;
     uint32_t threads;            /* of psync */
     bool in_caller;              /* psync by the calling thread itself: for callers that wait for each request anyway */
+    bool has_one_core;           /* for the caller and its requests: then those to files in memory are executed by the
+                                  * caller instead of io_uring, whose threads would only take turns with it */
     bool durable;                /* STORE_FINISH and publish sync */
     uint32_t rank;               /* of the caller: fault specs can select one */
     uint64_t time_origin_ns;     /* monotonic: origin of the statistics over time */

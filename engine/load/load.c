@@ -44,7 +44,8 @@ static int load_new(const struct native_engine *engine, struct native_load **loa
     struct native_load *self = calloc(1, sizeof *self);
     if (!self)
         return alloc_fail(err, "to load");
-    struct io_limits limits = io_limits_of(store_capabilities(engine->setup.store), engine->setup.config.block_bytes);
+    const struct store_capabilities *capabilities = store_capabilities(engine->setup.store);
+    struct io_limits limits = io_limits_of(capabilities, engine->setup.config.block_bytes);
     const char *mode = engine->setup.config.load_exchange;
     self->plan.mode = strcmp(mode, "broadcast") == 0 ? LOAD_BROADCAST
                       : strcmp(mode, "split") == 0   ? LOAD_SPLIT
@@ -52,6 +53,9 @@ static int load_new(const struct native_engine *engine, struct native_load **loa
     self->plan.chooses = strcmp(mode, "auto") == 0;
     self->plan.gap_bytes = engine->setup.config.load_gap_bytes;
     self->plan.waste_percent = waste_percent(engine);
+    self->sharing.block_bytes = limits.block;
+    if (capabilities->read_bytes > 0 && limits.block > capabilities->read_bytes)
+        limits.block = capabilities->read_bytes;
     limits.gap = self->plan.gap_bytes < limits.alignment ? limits.alignment : self->plan.gap_bytes;
     limits.whole_frames = true;
     io_schedule_init(&self->io.schedule, &limits);

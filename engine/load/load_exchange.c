@@ -31,8 +31,8 @@ static int share_load(struct native_load *self, bool all_in_transit, struct cb_e
     const struct state *state = self->operation->state;
     struct share_options options = {
         .mode = self->plan.mode == LOAD_SPLIT ? SHARE_SPLIT : SHARE_BROADCAST,
-        .block_bytes = self->io.schedule.limits.block,
-        .transit_bytes = self->io.schedule.limits.block * EXCHANGE_WINDOW,
+        .block_bytes = self->sharing.block_bytes,
+        .transit_bytes = self->sharing.block_bytes * EXCHANGE_WINDOW,
         .all_in_transit = all_in_transit,
     };
     if (options.block_bytes > COMM_MESSAGE_MAX_BYTES / 2)

@@ -97,8 +97,9 @@ struct load_sharing {
     struct load_share *share;
     struct pinned transit; /* reused buffer */
     struct device_groups groups;
-    bool shares_device; /* two ranks share a device, so ranks exchange through host memory */
-    bool told_path;     /* the status page reports how ranks exchange */
+    uint64_t block_bytes; /* of what is sent at once */
+    bool shares_device;   /* two ranks share a device, so ranks exchange through host memory */
+    bool told_path;       /* the status page reports how ranks exchange */
 };
 
 struct native_load {

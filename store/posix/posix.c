@@ -27,6 +27,9 @@
 #define MADV_COLLAPSE 25 /* since Linux 6.1 */
 #endif
 
+/* Fits into the second-level cache beside the memory that it was copied from. */
+#define CACHED_BYTES (UINT64_C(256) * 1024)
+
 struct posix_store {
     struct backend base;
     struct posix_names roots[STORE_MOST_MOUNTS]; /* names without numbers are in the first */
@@ -35,6 +38,7 @@ struct posix_store {
     struct posix_request *requests;
     struct posix_direct direct;
     bool read_only, uses_uring, registered, in_caller;
+    bool takes_turns; /* in_caller since the caller has one core, and the files are in memory */
     uint32_t threads;
     char engine_reason[160];   /* why io_uring is not used */
     char register_reason[160]; /* why buffers are not registered */
@@ -188,6 +192,14 @@ static int decide_direct(struct posix_store *self, const struct store_options *o
     return rc;
 }
 
+static bool is_in_memory(const struct posix_store *self)
+{
+    bool all = true;
+    for (uint32_t i = 0; i < self->root_count; i++)
+        all = all && posix_is_in_memory(self->roots[i].root_fd);
+    return all;
+}
+
 static void set_capabilities(struct posix_store *self, uint32_t depth)
 {
     bool direct = self->direct.possible;
@@ -202,6 +214,7 @@ static void set_capabilities(struct posix_store *self, uint32_t depth)
         .ranged_reads = true,
         .page_cache = !direct,
         .direct = direct,
+        .read_bytes = self->takes_turns ? CACHED_BYTES : 0,
     };
 }
 
@@ -214,7 +227,8 @@ static int start_engine(struct posix_store *self, const struct store_options *op
         .durable = options->durable,
         .requests = self->requests,
     };
-    self->in_caller = options->in_caller;
+    self->takes_turns = options->use_io_uring && options->has_one_core && is_in_memory(self);
+    self->in_caller = options->in_caller || self->takes_turns;
     if (self->in_caller)
         return in_caller_new(&setup, &self->engine, err);
     if (options->use_io_uring) {

@@ -104,6 +104,8 @@ struct posix_direct {
 
 /* Asks the kernel about an open, writable regular file, or tests it. */
 void posix_direct_probe(int fd, struct posix_direct *direct);
+/* Of a file or folder: its file system has no device, as a tmpfs. */
+bool posix_is_in_memory(int fd);
 /* The best guess for a read-only folder; opening a file may still fail. */
 void posix_direct_guess(int folder_fd, struct posix_direct *direct);
 

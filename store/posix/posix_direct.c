@@ -57,8 +57,7 @@ static bool ask(int fd, struct posix_direct *direct)
     return true;
 }
 
-/* For example, a tmpfs has no device. */
-static bool is_in_memory(int fd)
+bool posix_is_in_memory(int fd)
 {
     struct statfs status;
     return fstatfs(fd, &status) == 0 && (status.f_type == TMPFS_MAGIC || status.f_type == RAMFS_MAGIC);
@@ -82,7 +81,7 @@ static void try_out(int fd, struct posix_direct *direct)
 void posix_direct_probe(int fd, struct posix_direct *direct)
 {
     int flags = fcntl(fd, F_GETFL);
-    if (is_in_memory(fd))
+    if (posix_is_in_memory(fd))
         impossible(direct, "the files are in memory (tmpfs)");
     else if (flags < 0 || fcntl(fd, F_SETFL, flags | O_DIRECT) != 0)
         impossible(direct, "the file system refuses the flag");
@@ -92,7 +91,7 @@ void posix_direct_probe(int fd, struct posix_direct *direct)
 
 void posix_direct_guess(int folder_fd, struct posix_direct *direct)
 {
-    if (is_in_memory(folder_fd))
+    if (posix_is_in_memory(folder_fd))
         impossible(direct, "the files are in memory (tmpfs)");
     else
         possible(direct, POSIX_MIN_BLOCK, POSIX_MIN_BLOCK);
