@@ -56,7 +56,7 @@ void cuda_pause(uint64_t start_ns, uint64_t spin_ns);
 /* Temporary device memory; a failure names the requested and the free bytes. */
 int cuda_allocate(const struct cuda_device *self, uint64_t bytes, void **memory, struct cb_err *err) CB_MUST_CHECK;
 
-/* cuda/cuda_measure.c, cuda/gemm.c, cuda/nccl_comm.c */
+/* cuda/cuda_measure.c, cuda/gemm.c, cuda/activity.c, cuda/nccl_comm.c */
 int cuda_measure(struct device *device, enum device_measure what, uint64_t size, double *value,
                  struct cb_err *err) CB_MUST_CHECK;
 int cuda_measure_gemm(struct cuda_device *device, enum device_measure what, uint64_t rows, double *flops,
@@ -66,6 +66,9 @@ int cuda_gemm_open(struct device *device, enum device_measure type, uint64_t row
 int cuda_gemm_queue(struct device_gemm *self, uint32_t count, struct cb_err *err) CB_MUST_CHECK;
 int cuda_gemm_check(struct device_gemm *self, struct cb_err *err) CB_MUST_CHECK;
 void cuda_gemm_close(struct device_gemm *self);
+int cuda_start_activity(struct device *device, struct cb_err *err) CB_MUST_CHECK;
+int cuda_stop_activity(struct device *device, device_activity_function *take, void *context, uint64_t *lost,
+                       struct cb_err *err) CB_MUST_CHECK;
 extern const struct device_comm_ops cuda_comm_ops;
 
 /* cuda/cuda_math.c */

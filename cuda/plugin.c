@@ -93,6 +93,8 @@ const struct device_plugin_ops ckptbench_device_plugin __attribute__((visibility
     .queue_gemm = cuda_gemm_queue,
     .check_gemm = cuda_gemm_check,
     .close_gemm = cuda_gemm_close,
+    .start_activity = cuda_start_activity,
+    .stop_activity = cuda_stop_activity,
     .comm = &cuda_comm_ops,
     .open_math = cuda_open_math,
 };

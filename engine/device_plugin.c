@@ -20,10 +20,10 @@ int device_plugin_check(const struct device_plugin_ops *ops, const char *path, s
                        "the same source",
                        path, ops->version, ops->device_version, DEVICE_PLUGIN_VERSION, DEVICE_VERSION);
     if (!ops->built || !ops->count || !ops->identify || !ops->open || !ops->describe || !ops->measure ||
-        !ops->open_math || !ops->open_gemm || !ops->queue_gemm || !ops->check_gemm || !ops->close_gemm || !ops->comm ||
-        !ops->comm->make_id || !ops->comm->join || !ops->comm->queue || !ops->comm->copy || !ops->comm->record ||
-        !ops->comm->mark || !ops->comm->hold_device || !ops->comm->poll || !ops->comm->wait || !ops->comm->abort ||
-        !ops->comm->close)
+        !ops->open_math || !ops->open_gemm || !ops->queue_gemm || !ops->check_gemm || !ops->close_gemm ||
+        !ops->start_activity || !ops->stop_activity || !ops->comm || !ops->comm->make_id || !ops->comm->join ||
+        !ops->comm->queue || !ops->comm->copy || !ops->comm->record || !ops->comm->mark || !ops->comm->hold_device ||
+        !ops->comm->poll || !ops->comm->wait || !ops->comm->abort || !ops->comm->close)
         return cb_fail(err, CB_ERR_UNSUPPORTED, "%s lacks functions: build it anew", path);
     return 0;
 }

@@ -50,6 +50,17 @@ enum device_measure {
 
 struct device_gemm;
 
+/* A kernel, or a copy (memory that is set counts as one). */
+enum device_activity_kind { DEVICE_KERNEL, DEVICE_COPY };
+struct device_activity {
+    enum device_activity_kind kind;
+    const char *name; /* of the kernel, readable; "Memcpy HtoD" */
+    uint32_t stream;
+    uint64_t start_ns, end_ns; /* by the monotonic clock */
+    uint64_t bytes;            /* of a copy */
+};
+typedef void device_activity_function(void *context, const struct device_activity *activity);
+
 struct device_plugin_ops {
     uint32_t version;                                  /* DEVICE_PLUGIN_VERSION */
     uint32_t device_version;                           /* DEVICE_VERSION */
@@ -72,6 +83,13 @@ struct device_plugin_ops {
     /* Waits for the products, and computes some elements of the last again: CB_ERR_CORRUPT if one is wrong. */
     int (*check_gemm)(struct device_gemm *self, struct cb_err *err);
     void (*close_gemm)(struct device_gemm *self);
+    /* Records every kernel, of all libraries, and every copy of this process's devices until stop_activity.
+     * CB_ERR_UNSUPPORTED with the reason if it cannot: no library for it, no permission, another profiler. */
+    int (*start_activity)(struct device *device, struct cb_err *err);
+    /* Calls `take` for each, in no order, on this thread. Nothing may be pending on the devices: what has not ended, or did not
+     * fit, is counted in *lost. Only after start_activity has succeeded. */
+    int (*stop_activity)(struct device *device, device_activity_function *take, void *context, uint64_t *lost,
+                         struct cb_err *err);
     const struct device_comm_ops *comm;
     /* The arithmetic of training (engine/device_math.h); at most one at a time for each device. */
     int (*open_math)(struct device *device, struct device_math **math, struct cb_err *err);

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes a Python environment in the folder $1 with what building the CUDA plugin needs and a bare machine lacks: nvcc,
-# its headers, the static run-time library, NCCL and cuBLAS. Needs no GPU and no driver.
+# its headers, the static run-time library, NCCL, cuBLAS and CUPTI. Needs no GPU and no driver.
 set -eu
 folder=$1
 wanted=$(cat "$(dirname "$0")/cuda_requirements.txt")

@@ -44,6 +44,7 @@ void trace_release(struct trace *self)
     for (int track = 0; track < TRACE_TRACKS; track++)
         free(self->events[track]);
     free(self->memory);
+    free(self->activities);
     memset(self, 0, sizeof *self);
 }
 
@@ -146,6 +147,37 @@ void trace_take_times(struct trace *self, struct device *device)
     }
 }
 
+static bool find_stream(struct trace *self, uint32_t stream, uint32_t *index)
+{
+    for (*index = 0; *index < self->stream_count; ++*index)
+        if (self->streams[*index] == stream)
+            return true;
+    if (self->stream_count == TRACE_STREAMS_MOST)
+        return false;
+    self->streams[self->stream_count++] = stream;
+    return true;
+}
+
+void trace_add_activity(struct trace *self, const struct device_activity *activity)
+{
+    struct cb_err full;
+    uint32_t stream;
+    if (activity->start_ns < self->start_ns) /* it began before the trace did */
+        return;
+    if (self->activity_count == TRACE_ACTIVITIES_MOST || !find_stream(self, activity->stream, &stream) ||
+        alloc_grow(&self->activities, self->activity_count, sizeof *self->activities, &full)) {
+        self->dropped++;
+        return;
+    }
+    struct trace_activity *kept = &self->activities[self->activity_count++];
+    *kept = (struct trace_activity){.start_ns = activity->start_ns,
+                                    .end_ns = activity->end_ns,
+                                    .bytes = activity->bytes,
+                                    .stream = stream,
+                                    .is_copy = activity->kind == DEVICE_COPY};
+    snprintf(kept->name, sizeof kept->name, "%s", activity->name);
+}
+
 void trace_add_step(struct trace *self, uint64_t start_ns, uint64_t end_ns)
 {
     char text[TRACE_NAME_BYTES];
@@ -191,37 +223,64 @@ static void write_name(struct json_writer *json, uint32_t rank, uint64_t track, 
     json_write_end_object(json);
 }
 
-static void write_names(struct json_writer *json, uint32_t rank)
+static void write_names(const struct trace *self, struct json_writer *json, uint32_t rank)
 {
     char name[32];
     snprintf(name, sizeof name, "rank %u", rank);
     write_name(json, rank, 0, "process_name", name);
-    for (unsigned track = 0; track < TRACE_TRACKS; track++) {
-        write_name(json, rank, track, "thread_name", track_names[track]);
+    for (unsigned track = 0; track < TRACE_TRACKS + self->stream_count; track++) {
+        if (track >= TRACE_TRACKS)
+            snprintf(name, sizeof name, "stream %u", self->streams[track - TRACE_TRACKS]);
+        write_name(json, rank, track, "thread_name", track < TRACE_TRACKS ? track_names[track] : name);
         write_name(json, rank, track, "thread_sort_index", NULL);
     }
 }
 
-static void write_event(struct json_writer *json, uint32_t rank, unsigned track, const struct trace_event *event,
-                        uint64_t origin_ns)
+/* The beginning of a complete event, up to the members of its "args". */
+static void begin_event(struct json_writer *json, uint32_t rank, unsigned track, const char *category, const char *name,
+                        uint64_t start_ns, uint64_t end_ns, uint64_t origin_ns)
 {
     json_write_begin_object(json);
     json_member_text(json, "ph", "X");
-    bool step = strncmp(event->name, STEP_NAME, strlen(STEP_NAME)) == 0;
-    json_member_text(json, "cat", step ? "user_annotation" : categories[track]);
-    json_member_text(json, "name", event->name);
+    json_member_text(json, "cat", category);
+    json_member_text(json, "name", name);
     json_member_u64(json, "pid", rank);
     json_member_u64(json, "tid", FIRST_THREAD + track);
-    member_us(json, "ts", event->start_ns > origin_ns ? event->start_ns - origin_ns : 0);
-    member_us(json, "dur", event->end_ns > event->start_ns ? event->end_ns - event->start_ns : 0);
+    member_us(json, "ts", start_ns > origin_ns ? start_ns - origin_ns : 0);
+    member_us(json, "dur", end_ns > start_ns ? end_ns - start_ns : 0);
     json_write_key(json, "args");
     json_write_begin_object(json);
-    json_member_u64(json, "step", event->step);
     json_member_u64(json, "device", rank); /* TensorBoard's reader expects the process here */
-    if (event->bytes)
-        json_member_u64(json, "bytes", event->bytes);
+}
+
+static void end_event(struct json_writer *json, uint64_t bytes)
+{
+    if (bytes)
+        json_member_u64(json, "bytes", bytes);
     json_write_end_object(json);
     json_write_end_object(json);
+}
+
+/* Where kernels and copies themselves are in the trace, stages and pieces of work are no kernels and copies to readers that add
+ * them up. */
+static void write_event(const struct trace *self, struct json_writer *json, uint32_t rank, unsigned track,
+                        const struct trace_event *event)
+{
+    bool step = strncmp(event->name, STEP_NAME, strlen(STEP_NAME)) == 0;
+    bool above = self->activity_count > 0 && (track == TRACE_COMPUTE || track == TRACE_H2D);
+    const char *category = step ? "user_annotation" : above ? "gpu_user_annotation" : categories[track];
+    begin_event(json, rank, track, category, event->name, event->start_ns, event->end_ns, self->start_ns);
+    json_member_u64(json, "step", event->step);
+    end_event(json, event->bytes);
+}
+
+static void write_activity(const struct trace *self, struct json_writer *json, uint32_t rank,
+                           const struct trace_activity *activity)
+{
+    begin_event(json, rank, TRACE_TRACKS + activity->stream, activity->is_copy ? "gpu_memcpy" : "kernel",
+                activity->name, activity->start_ns, activity->end_ns, self->start_ns);
+    json_member_u64(json, "stream", self->streams[activity->stream]);
+    end_event(json, activity->bytes);
 }
 
 static void write_counter(struct json_writer *json, uint32_t rank, const struct trace_counter *counter,
@@ -253,10 +312,12 @@ static void write_all(const struct trace *self, uint32_t rank, uint32_t ranks, s
     json_member_u64(json, "droppedEvents", self->dropped);
     json_write_key(json, "traceEvents");
     json_write_begin_array(json);
-    write_names(json, rank);
+    write_names(self, json, rank);
     for (unsigned track = 0; track < TRACE_TRACKS; track++)
         for (uint64_t i = 0; i < self->counts[track]; i++)
-            write_event(json, rank, track, &self->events[track][i], self->start_ns);
+            write_event(self, json, rank, track, &self->events[track][i]);
+    for (uint64_t i = 0; i < self->activity_count; i++)
+        write_activity(self, json, rank, &self->activities[i]);
     for (uint64_t i = 0; i < self->memory_count; i++)
         write_counter(json, rank, &self->memory[i], self->start_ns);
     json_write_end_array(json);

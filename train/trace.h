@@ -11,11 +11,13 @@
 #include <stdint.h>
 
 #include "core/err.h"
-#include "engine/device.h"
+#include "engine/device_plugin.h"
 
 enum trace_track { TRACE_COMPUTE, TRACE_COMM, TRACE_IO, TRACE_H2D, TRACE_TRACKS };
 
 #define TRACE_NAME_BYTES 32
+#define TRACE_ACTIVITIES_MOST 1000000
+#define TRACE_STREAMS_MOST 64
 #define TRACE_FILE_ENDING ".pt.trace.json"
 
 struct trace_event {
@@ -23,6 +25,14 @@ struct trace_event {
     uint64_t start_ns, end_ns, step;
     uint64_t bytes; /* bytes moved; 0 if none */
     bool marked;    /* both times are marks of a device */
+};
+
+/* A kernel or copy of a device. */
+struct trace_activity {
+    char name[96];
+    uint64_t start_ns, end_ns, bytes;
+    uint32_t stream; /* its index in `streams` of the trace */
+    bool is_copy;
 };
 
 struct trace_counter {
@@ -34,7 +44,10 @@ struct trace {
     struct trace_event *events[TRACE_TRACKS];
     uint64_t counts[TRACE_TRACKS], capacity; /* of each track */
     uint64_t timed[TRACE_TRACKS];            /* events at the beginning of a track whose times are known */
-    struct trace_counter *memory;            /* resident bytes; on the compute track */
+    struct trace_activity *activities;       /* grows */
+    uint64_t activity_count;
+    uint32_t streams[TRACE_STREAMS_MOST], stream_count;
+    struct trace_counter *memory; /* resident bytes; on the compute track */
     uint64_t memory_count;
     uint64_t start_ns, stop_ns;
     _Atomic bool active;
@@ -63,6 +76,8 @@ void trace_add_marked(struct trace *self, enum trace_track track, const char *na
 /* Replaces all marks by the device's times. Call when everything queued is done, and before the next begin_marks: an event
  * whose time the device does not know is dropped and counted. Not while another thread adds events of a device. */
 void trace_take_times(struct trace *self, struct device *device);
+/* A kernel or copy, in any order, also after trace_stop. Each stream is a track of its own below the others. */
+void trace_add_activity(struct trace *self, const struct device_activity *activity);
 /* Ends the step that trace_begin_step began, as an event in the form that readers of PyTorch's traces expect. */
 void trace_add_step(struct trace *self, uint64_t start_ns, uint64_t end_ns);
 void trace_add_memory(struct trace *self, uint64_t at_ns, uint64_t bytes);

@@ -413,14 +413,53 @@ static int decide(struct trainer *self, uint64_t saved_ns, bool *stop, bool *sav
     return 0;
 }
 
+/* Kernels and copies are in the trace of a device if this machine lets us see them; if not, a fact says why, and the device's
+ * times of stages and exchanges remain. */
+static void begin_trace(struct trainer *self)
+{
+    struct cb_err why;
+    char text[sizeof why.message + 64];
+    if (self->gpu && self->plugin.ops->start_activity(self->gpu, &why) == 0) {
+        self->records_activity = true;
+    } else if (self->gpu) {
+        snprintf(text, sizeof text, "none in the trace: %s", why.message);
+        status_page_add_fact(self->page, "train.kernels", text);
+    }
+    trace_start(&self->trace, clock_monotonic_ns());
+}
+
+static void add_activity(void *context, const struct device_activity *activity)
+{
+    trace_add_activity(context, activity);
+}
+
+static void end_trace(struct trainer *self)
+{
+    struct cb_err why;
+    char text[sizeof why.message + 64];
+    uint64_t lost = 0;
+    if (trace_is_active(&self->trace))
+        trace_stop(&self->trace, clock_monotonic_ns());
+    if (!self->records_activity)
+        return;
+    self->records_activity = false;
+    if (self->plugin.ops->stop_activity(self->gpu, add_activity, &self->trace, &lost, &why))
+        snprintf(text, sizeof text, "incomplete in the trace: %s", why.message);
+    else
+        snprintf(text, sizeof text, "%" PRIu64 " kernels and copies in the trace, %" PRIu64 " lost",
+                 self->trace.activity_count, lost);
+    status_page_add_fact(self->page, "train.kernels", text);
+    self->trace.dropped += lost;
+}
+
 /* The first steps after warm-up. */
 static void switch_trace(struct trainer *self)
 {
     uint64_t begin = self->first_step + self->training.warmup, step = (uint64_t)self->position.step;
     if (self->trace_steps && step == begin)
-        trace_start(&self->trace, clock_monotonic_ns());
+        begin_trace(self);
     else if (trace_is_active(&self->trace) && step == begin + self->trace_steps)
-        trace_stop(&self->trace, clock_monotonic_ns());
+        end_trace(self);
 }
 
 static int run_steps(struct trainer *self, struct cb_err *err)
@@ -481,7 +520,6 @@ static void write_files(struct trainer *self)
     status_page_add_fact(self->page, "train.memory", kept ? text : err.message);
     if (self->trace.capacity == 0)
         return;
-    trace_stop(&self->trace, clock_monotonic_ns());
     snprintf(folder, sizeof folder, "%s/traces/%s", attempt, name);
     bool written = trace_write(&self->trace, folder, self->rank, self->training.ranks, &err) == 0;
     status_page_add_fact(self->page, "train.trace", written ? folder : err.message);
@@ -542,6 +580,7 @@ int train_run(const struct train_place *place, struct cb_err *err)
         rc = checkpoint_leave_broken(&self, rc, err);
     }
     if (self.parallel) {
+        end_trace(&self);
         add_facts(&self);
         checkpoint_add_facts(&self);
         write_files(&self);

@@ -49,6 +49,7 @@ struct trainer {
     struct device *gpu;          /* the device that computes, see setup.math; NULL: host threads */
     struct device_info gpu_info;
     struct trace trace;
+    bool records_activity; /* the plugin does, for the trace */
     struct parallel *parallel;
     struct memory_stages memory;
     uint32_t *tokens, *targets; /* inputs of a batch of this rank */

@@ -458,7 +458,8 @@ int report_training(const struct run_info *info, bool colour, struct buf *out, s
                                              {"train.resumed", "resumed"},
                                              {"train.passed_over", "passed over"},
                                              {NULL, NULL}};
-    static const struct fact_line last_facts[] = {{"train.memory", "memory"}, {"train.trace", "trace"}, {NULL, NULL}};
+    static const struct fact_line last_facts[] = {
+        {"train.memory", "memory"}, {"train.trace", "trace"}, {"train.kernels", "kernels"}, {NULL, NULL}};
     struct table table;
     metric_table_init(&table);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -33,4 +33,5 @@ for source in cuda/*.c core/err.c core/clock.c core/units.c ckpt/dtype.c ckpt/re
     ${CC:-gcc} -std=c11 -D_GNU_SOURCE -O1 $flags $host -c "$source" -o "$object"
     objects="$objects $object"
 done
+${CXX:-g++} -std=c++17 -O1 $flags $host -shared -Wl,-soname,libcupti.so.13 -o "$folder/libcupti.so.13" "$here/cupti.cpp"
 ${CXX:-g++} -shared $host -o "$folder/ckptbench-cuda.so" $objects -ldl -lpthread -lm

@@ -813,6 +813,7 @@ struct mark {
 struct CUstream_st {
     int device;
     bool dead;
+    unsigned number;
     std::deque<cuda_on_cpu::operation> operations;
 };
 
@@ -834,12 +835,25 @@ std::map<const char *, unsigned> pinned_users; /* operations that will use it */
 thread_local cudaError_t last_error;
 thread_local int device_now;
 
+notifier notified;
+
+} // namespace
+
 uint64_t now_ns()
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return uint64_t(t.tv_sec) * 1000000000 + uint64_t(t.tv_nsec);
 }
+
+void note(int kind, const char *name, cudaStream_t stream, uint64_t start_ns, size_t bytes)
+{
+    if (notified)
+        notified(kind, name, stream->number, start_ns, now_ns(), bytes);
+}
+
+namespace
+{
 
 cudaError_t fail(cudaError_t code)
 {
@@ -934,6 +948,8 @@ std::map<const char *, size_t>::iterator pinned_at(const void *address, size_t b
 }
 
 struct rows {
+    cudaStream_t stream;
+    int kind; /* enum done */
     char *to;
     const char *from;
     size_t to_pitch, from_pitch, width, height;
@@ -942,8 +958,10 @@ struct rows {
 void copy_rows(const rows &what)
 {
     opened open;
+    uint64_t start_ns = now_ns();
     for (size_t row = 0; row < what.height; row++)
         memmove(what.to + row * what.to_pitch, what.from + row * what.from_pitch, what.width);
+    note(what.kind, "", what.stream, start_ns, what.width * what.height);
 }
 
 /* An end of a copy: of the device where it should be, and of the host where not. */
@@ -958,8 +976,10 @@ bool is_right_end(const void *address, size_t span, bool on_device, const char *
     return false;
 }
 
-cudaError_t queue_copy(const rows &what, cudaMemcpyKind kind, cudaStream_t stream)
+cudaError_t queue_copy(rows what, cudaMemcpyKind kind, cudaStream_t stream)
 {
+    what.stream = stream;
+    what.kind = kind == cudaMemcpyHostToDevice ? TO_DEVICE : kind == cudaMemcpyDeviceToHost ? TO_HOST : INSIDE;
     if (what.width == 0 || what.height == 0)
         return cudaSuccess;
     size_t from_span = (what.height - 1) * what.from_pitch + what.width;
@@ -1034,7 +1054,12 @@ void submit(const char *name, dim3 grid, dim3 block, size_t shared, cudaStream_t
     }
     std::shared_ptr<call> kept = std::move(what);
     (void)queue(stream,
-                [name, grid, block, shared, kept] { return run_kernel(name, grid, block, shared, kept.get()), true; });
+                [name, grid, block, shared, kept, stream] {
+                    uint64_t start_ns = now_ns();
+                    run_kernel(name, grid, block, shared, kept.get());
+                    note(KERNEL, name, stream, start_ns, 0);
+                    return true;
+                });
 }
 
 namespace
@@ -1069,6 +1094,13 @@ using namespace cuda_on_cpu;
     return last_error
 
 extern "C" {
+
+/* From now on. */
+__attribute__((visibility("default"))) void cuda_on_cpu_tell(notifier whom)
+{
+    std::lock_guard<std::recursive_mutex> guard(lock);
+    notified = whom;
+}
 
 cudaError_t cudaGetLastError(void)
 {
@@ -1243,7 +1275,7 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpy
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
 {
     ENTER;
-    return queue_copy({static_cast<char *>(to), static_cast<const char *>(from), bytes, bytes, bytes, 1}, kind, stream);
+    return queue_copy({stream, 0, static_cast<char *>(to), static_cast<const char *>(from), bytes, bytes, bytes, 1}, kind, stream);
 }
 
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
@@ -1252,7 +1284,7 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
     ENTER;
     if (to_pitch < width || from_pitch < width || to_pitch > INT32_MAX || from_pitch > INT32_MAX)
         return fail(cudaErrorInvalidPitchValue);
-    return queue_copy({static_cast<char *>(to), static_cast<const char *>(from), to_pitch, from_pitch, width, height},
+    return queue_copy({stream, 0, static_cast<char *>(to), static_cast<const char *>(from), to_pitch, from_pitch, width, height},
                       kind, stream);
 }
 
@@ -1261,9 +1293,11 @@ cudaError_t cudaMemsetAsync(void *place, int value, size_t bytes, cudaStream_t s
     ENTER;
     if (bytes && !is_device_memory(place, bytes))
         return fail(cudaErrorInvalidValue);
-    return queue(stream, [place, value, bytes] {
+    return queue(stream, [place, value, bytes, stream] {
         opened open;
+        uint64_t start_ns = now_ns();
         memset(place, value, bytes);
+        note(SET, "", stream, start_ns, bytes);
         return true;
     });
 }
@@ -1271,7 +1305,8 @@ cudaError_t cudaMemsetAsync(void *place, int value, size_t bytes, cudaStream_t s
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
 {
     ENTER;
-    *stream = new CUstream_st{device_now, false, {}};
+    static unsigned numbers;
+    *stream = new CUstream_st{device_now, false, ++numbers, {}};
     streams.push_back(*stream);
     return cudaSuccess;
 }

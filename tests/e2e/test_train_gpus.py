@@ -103,7 +103,16 @@ def test_memory_at_the_stages_is_what_the_device_has_less_and_traces_show_the_ex
     assert sorted(name for name, kind in spans if kind == "communication") == ["all-gather 0", "all-gather 1", "reduce-scatter 0", "reduce-scatter 1"]
 
 
-def test_a_trace_shows_what_gpus_compute_and_exchange_at_once(tmp_path, gpus):
+@pytest.fixture
+def cupti(gpus, monkeypatch):
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(PLUGIN.parent))
+
+
+def at_once(one, other):
+    return one["ts"] < other["ts"] + other["dur"] and other["ts"] < one["ts"] + one["dur"]
+
+
+def test_a_trace_shows_what_gpus_compute_and_exchange_at_once_and_every_kernel(tmp_path, cupti):
     """Which of the two streams goes on is random; a trace has dozens of exchanges that may be beside what is computed."""
     run = train(tmp_path, *TINY, "layers=4", "ranks=2", "train.batch_size=2", "device=cuda", "train.forward_prefetch=true", "warmup=0", "train.trace=3")["run"]
     for rank in range(2):
@@ -117,4 +126,32 @@ def test_a_trace_shows_what_gpus_compute_and_exchange_at_once(tmp_path, gpus):
         for event in (*exchanges, *stages):  # a device's clock is set by the host's
             step = steps[event["args"]["step"]]
             assert step["ts"] - 1000 <= event["ts"] <= event["ts"] + event["dur"] <= step["ts"] + step["dur"] + 1000
-        assert any(one["ts"] < other["ts"] + other["dur"] and other["ts"] < one["ts"] + one["dur"] for one in exchanges for other in stages)
+        assert any(at_once(one, other) for one in exchanges for other in stages)
+        kernels = [event for event in spans if event["cat"] == "kernel"]
+        of_nccl = [event for event in kernels if event["name"].startswith("ncclDevKernel_")]
+        names = {event["name"] for event in kernels}
+        assert {"ncclDevKernel_AllGather", "ncclDevKernel_ReduceScatter"} <= names and len(names) > 12
+        assert {event["name"] for event in spans if event["cat"] == "gpu_memcpy"} == {"Memcpy HtoD", "Memcpy DtoH"}
+        # Each collective's kernel is on the second stream, in their order; every kernel is within a step, though CUPTI has another clock.
+        assert len({event["tid"] for event in of_nccl}) == 1 and all(event["tid"] != of_nccl[0]["tid"] for event in kernels if event not in of_nccl)
+        ours, theirs = ([event["name"].split(" ")[0].removeprefix("ncclDevKernel_").lower().replace("-", "") for event in
+                         sorted(events, key=lambda event: event["ts"])] for events in (exchanges, of_nccl))
+        assert ours == theirs
+        assert all(any(step["ts"] <= event["ts"] + 1 and event["ts"] + event["dur"] <= step["ts"] + step["dur"] + 1 for step in steps.values())
+                   for event in kernels)
+    assert facts(tmp_path)["train.kernels"].endswith(" kernels and copies in the trace, 0 lost")
+
+
+@pytest.mark.parametrize("variable, why", [("CUDA_ON_CPU_PROFILER", "another profiler observes this process"),
+                                           ("CUDA_ON_CPU_UNPRIVILEGED", "lets only administrators profile"), (None, "libcupti.so.13 cannot be loaded")])
+def test_without_cupti_a_trace_has_the_times_of_stages_and_says_why_no_kernels(tmp_path, cupti, monkeypatch, variable, why):
+    if variable:
+        monkeypatch.setenv(variable, "1")
+    else:  # found before one that this machine may have
+        (tmp_path / "libcupti.so.13").write_text("not a library\n" * 100)
+        monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    run = train(tmp_path, *TINY, "ranks=1", "train.batch_size=2", "train.steps=1", "device=cuda", "warmup=0", "train.trace=1")["run"]
+    assert facts(tmp_path)["train.kernels"].startswith("none in the trace: ") and why in facts(tmp_path)["train.kernels"]
+    trace = json.loads(next((tmp_path / f"home/runs/{run}/attempts/1/traces").rglob("rank-0.pt.trace.json")).read_text())
+    assert {event["name"] for event in trace["traceEvents"] if event["ph"] == "X"} >= {"forward 0", "backward 0", "optimizer"}
+    assert not [event for event in trace["traceEvents"] if event["ph"] == "M" and "stream" in event["args"].get("name", "")]

@@ -109,6 +109,32 @@ def prove_training(proof):
             shutil.rmtree(proof.folder / folder, ignore_errors=True)
 
 
+def spans_of(folder):
+    """The complete events of rank 0's trace."""
+    return [event for event in json.loads((Path(folder) / "rank-0.pt.trace.json").read_text())["traceEvents"] if event["ph"] == "X"]
+
+
+def prove_traces(proof, count):
+    """Stages and exchanges have the device's times within their steps; kernels are there if CUPTI may record them."""
+    run = proof.run("a training on the GPU is traced", *TRAINING, "store=null:", f"ranks={count}", "train.steps=3", "train.trace=3", "device=cuda")
+    if not run:
+        return
+    spans, kernels = spans_of(run[1]["train.trace"]), run[1]["train.kernels"]
+    steps = {event["args"]["step"]: event for event in spans if event["name"].startswith("ProfilerStep#")}
+    stages = [event for event in spans if event["name"].startswith(("forward", "backward"))]
+    exchanges = [event for event in spans if event["cat"] == "communication"]
+    outside = [event for event in (*stages, *exchanges) for step in [steps[event["args"]["step"]]]
+               if event["ts"] < step["ts"] - 100 or event["ts"] + event["dur"] > step["ts"] + step["dur"] + 100]
+    proof.claim("the device's times of stages and exchanges are within their steps", bool(stages) and not outside, json.dumps(outside[:3]))
+    if count > 1:
+        beside = [one for one in exchanges if any(one["ts"] < other["ts"] + other["dur"] and other["ts"] < one["ts"] + one["dur"] for other in stages)]
+        proof.claim(f"exchanges between GPUs are beside computing: {len(beside)} of {len(exchanges)}", bool(beside))
+    if kernels.startswith("none"):
+        print(f"--      kernels: {kernels}")
+    else:
+        proof.claim(f"a trace has the GPU's kernels: {kernels}", any(event["cat"] == "kernel" for event in spans) and kernels.endswith(" 0 lost"))
+
+
 def prove_suite(proof):
     proof.run_and_claim("the suite measures one GPU", lambda metrics, facts: all(metrics[row]["median"] > 0 for row in ROWS if row in metrics) and
                         all(row in metrics for row in ROWS), "workload=suite", "suite.only=gpu", "ranks=1", "iterations=2", "warmup=0")
@@ -127,6 +153,7 @@ def prove_several(proof, count):
         gpu, cpu = (losses_of(proof, what, "store=null:", ranks, "train.steps=20", f"device={device}", *words) for device in ("cuda", "cpu"))
         if gpu and cpu:
             proof.claim(what, near(gpu, cpu, LOSS_TOLERANCE), f"{gpu} {cpu}")
+    prove_traces(proof, count)
     run = proof.run_and_claim("the suite measures NCCL between all GPUs, alone and beside matrix products",
                               lambda metrics, facts: all(row in metrics for row in (*BETWEEN, *OVERLAP)), "workload=suite", "suite.only=gpu", ranks,
                               "iterations=2", "warmup=0")
@@ -144,6 +171,7 @@ def main():
     try:
         prove_checkpoints(proof)
         prove_training(proof)
+        prove_traces(proof, 1)
         prove_suite(proof)
         prove_several(proof, len(devices.splitlines()))
     finally:

@@ -83,6 +83,19 @@ static void no_close(struct device_gemm *self)
     (void)self;
 }
 
+static int no_activity(struct device *device, struct cb_err *err)
+{
+    (void)device;
+    return cb_fail(err, CB_ERR_UNSUPPORTED, "the fake device shows nobody what it does");
+}
+
+static int no_activities(struct device *device, device_activity_function *take, void *context, uint64_t *lost,
+                         struct cb_err *err)
+{
+    (void)take, (void)context, (void)lost;
+    return no_activity(device, err);
+}
+
 static int open_math(struct device *device, struct device_math **math, struct cb_err *err)
 {
     int rc = fake_math_open(device, math, err);
@@ -176,6 +189,8 @@ const struct device_plugin_ops ckptbench_device_plugin __attribute__((visibility
     .queue_gemm = no_products,
     .check_gemm = no_check,
     .close_gemm = no_close,
+    .start_activity = no_activity,
+    .stop_activity = no_activities,
     .comm = &silence,
     .open_math = open_math,
 };

@@ -85,6 +85,19 @@ static void no_close_gemm(struct device_gemm *self)
     (void)self;
 }
 
+static int no_activity(struct device *device, struct cb_err *err)
+{
+    (void)device;
+    return cb_fail(err, CB_ERR_INTERNAL, "asked");
+}
+
+static int no_activities(struct device *device, device_activity_function *take, void *context, uint64_t *lost,
+                         struct cb_err *err)
+{
+    (void)take, (void)context, (void)lost;
+    return no_activity(device, err);
+}
+
 static struct device_plugin_ops whole_table(void)
 {
     return (struct device_plugin_ops){.version = DEVICE_PLUGIN_VERSION,
@@ -99,6 +112,8 @@ static struct device_plugin_ops whole_table(void)
                                       .queue_gemm = no_queue_gemm,
                                       .check_gemm = no_check_gemm,
                                       .close_gemm = no_close_gemm,
+                                      .start_activity = no_activity,
+                                      .stop_activity = no_activities,
                                       .comm = &fake_comm_ops,
                                       .open_math = no_math};
 }

@@ -193,6 +193,50 @@ static void events_of_a_device_get_its_times(void **state)
     device_close(&fake->base);
 }
 
+static void kernels_and_copies_have_a_track_for_each_stream(void **state)
+{
+    (void)state;
+    struct trace trace;
+    struct cb_err err;
+    char longer[200];
+    assert_int_equal(trace_init(&trace, 4, &err), 0);
+    trace_start(&trace, START);
+    trace_add(&trace, TRACE_COMPUTE, "forward 0", START + 1, START + 2, 0);
+    trace_stop(&trace, START + 9000);
+    memset(longer, 'x', sizeof longer - 1);
+    longer[sizeof longer - 1] = '\0';
+    const struct device_activity kernels[] = {
+        {.name = "before", .stream = 13, .start_ns = START - 1, .end_ns = START + 1},
+        {.name = "gelu<float>(float*)", .stream = 13, .start_ns = START + 1000, .end_ns = START + 2000},
+        {.kind = DEVICE_COPY, .name = "Memcpy HtoD", .stream = 7, .start_ns = START, .end_ns = START + 500, .bytes = 9},
+        {.name = longer, .stream = 13, .start_ns = START + 3000, .end_ns = START + 4000}};
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++)
+        trace_add_activity(&trace, &kernels[i]);
+    struct json_value *root = written(&trace, 3, 4);
+    assert_null(find(root, "X", "before", 0));
+    const struct json_value *event = find(root, "X", "gelu<float>(float*)", 0);
+    assert_non_null(event);
+    assert_string_equal(text_of(event, "cat"), "kernel");
+    assert_float_equal(number_of(event, "ts"), 1, 1e-9);
+    assert_float_equal(number_of(event, "dur"), 1, 1e-9);
+    assert_float_equal(number_of(event, "tid"), 1 + TRACE_TRACKS, 0);
+    assert_float_equal(number_of(json_get(event, "args"), "stream"), 13, 0);
+    event = find(root, "X", "Memcpy HtoD", 0);
+    assert_non_null(event);
+    assert_string_equal(text_of(event, "cat"), "gpu_memcpy");
+    assert_float_equal(number_of(event, "tid"), 1 + TRACE_TRACKS + 1, 0);
+    assert_float_equal(number_of(json_get(event, "args"), "bytes"), 9, 0);
+    assert_string_equal(text_of(json_get(find(root, "M", "thread_name", TRACE_TRACKS), "args"), "name"), "stream 13");
+    assert_string_equal(text_of(json_get(find(root, "M", "thread_name", TRACE_TRACKS + 1), "args"), "name"),
+                        "stream 7");
+    longer[sizeof trace.activities->name - 1] = '\0'; /* cut */
+    assert_non_null(find(root, "X", longer, 0));
+    /* A reader that adds up kernels must not count a stage beside its kernels. */
+    assert_string_equal(text_of(find(root, "X", "forward 0", 0), "cat"), "gpu_user_annotation");
+    json_value_free(root);
+    trace_release(&trace);
+}
+
 static void a_trace_that_is_not_wanted_costs_nothing(void **state)
 {
     (void)state;
@@ -226,6 +270,7 @@ int main(void)
         cmocka_unit_test(what_does_not_fit_is_counted),
         cmocka_unit_test(nothing_is_kept_outside_of_the_traced_time),
         cmocka_unit_test(events_of_a_device_get_its_times),
+        cmocka_unit_test(kernels_and_copies_have_a_track_for_each_stream),
         cmocka_unit_test(a_trace_that_is_not_wanted_costs_nothing),
         cmocka_unit_test(a_folder_that_cannot_be_made_is_named),
     };
