@@ -355,19 +355,19 @@ def test_nodes_of_a_held_pool_whose_salloc_dies_while_slurm_is_silent_are_given_
     assert ("was cancelled in attempt" in (folder / "job.log").read_text()) == (end is None)
 
 
-@IN_TURN
-def test_nodes_of_a_run_whose_salloc_dies_while_slurm_is_silent_are_given_back(shared):
-    shared.start("unheard", *SLOW, "slurm.time=10h", store="shared/unheard")
-    shared.until_it_saves("unheard")
-    log = shared.there / "runs/unheard/attempts/1/logs/agent.log"
-    slurm.stop_controller(shared.service)
+def test_nodes_of_a_run_whose_salloc_dies_while_slurm_is_silent_are_given_back(apart):
+    apart.start("unheard", *SLOW, "slurm.time=10h")
+    apart.until_it_saves("unheard")
+    log = apart.there / "runs/unheard/attempts/1/logs/agent.log"
+    slurm.stop_controller(apart.service)
     try:
-        os.kill(shared.process("salloc", "/runs/unheard"), signal.SIGKILL)
+        os.kill(apart.process("salloc", "/runs/unheard"), signal.SIGKILL)
         until(lambda: log.exists() and "cannot be cancelled yet" in log.read_text())
     finally:
-        slurm.restart_controller(shared.service)
-    shared.until_nothing_is_left()
-    assert shared.until_ended("unheard")["outcome"] in ("cancelled", "infrastructure")
+        slurm.restart_controller(apart.service)
+    until(lambda: "was cancelled in attempt" in log.read_text())
+    assert apart.until_ended("unheard")["outcome"] in ("cancelled", "infrastructure")
+    apart.until(lambda: " R " not in apart.queue())  # Slurm may take a minute to complete it
 
 
 @IN_TURN
