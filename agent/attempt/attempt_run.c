@@ -311,6 +311,8 @@ static void log_text(void *context, const char *text)
 /* Releases the allocation if the salloc above this agent is gone, since it would otherwise last until its time limit. */
 static void give_back(struct attempt *attempt)
 {
+    if (!attempt->experiment || !*attempt->programs || getppid() == attempt->parent)
+        return;
     const char *array = getenv("SLURM_ARRAY_JOB_ID"); /* nobody is left who would lead its other tasks */
     uint64_t limit_ns = experiment_u64(attempt->experiment, OPT_SLURM_TIME);
     const struct give_back request = {.job = array ? array : getenv("SLURM_JOB_ID"),
@@ -318,7 +320,7 @@ static void give_back(struct attempt *attempt)
                                       .signals = attempt->signals,
                                       .log = log_text,
                                       .context = attempt};
-    if (*attempt->programs && request.job && getppid() != attempt->parent)
+    if (request.job)
         give_back_nodes(&request);
 }
 

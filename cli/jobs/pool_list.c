@@ -249,7 +249,7 @@ void pool_list_cancel_outlived(void)
 {
     struct cb_err err;
     if (cancel_outlived(&err))
-        log_error("a job that its pool's end has left may still hold nodes: %s", err.message);
+        log_error("a job may have outlived its pool, and still hold nodes: %s", err.message);
 }
 
 void pool_list_release(struct pool_list *self)
