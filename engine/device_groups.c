@@ -8,8 +8,6 @@
 #include "core/clock.h"
 
 #define SLEEP_NS (50 * NS_PER_US)
-/* Ranks that can communicate have met by then. */
-#define JOIN_NS (60 * NS_PER_S)
 #define GREETING_BYTES 256 /* the first message of a group, which establishes the links between devices */
 
 /* What the first rank of a group sends to the others. */
@@ -136,16 +134,15 @@ static int meet(struct device_groups *self, struct comm *comm, struct device_gro
                 uint64_t deadline_ns, struct cb_err *err)
 {
     char id[DEVICE_COMM_ID_BYTES];
-    uint64_t latest_ns = clock_monotonic_ns() + JOIN_NS;
-    latest_ns = latest_ns < deadline_ns ? latest_ns : deadline_ns;
-    int rc = introduce(self, comm, group, tag, latest_ns, id, err);
+    int rc = introduce(self, comm, group, tag, deadline_ns, id, err);
     if (!rc)
-        rc = self->ops->join(self->device, id, group->mine, group->count, latest_ns, &group->comm, err);
+        rc = self->ops->join(self->device, id, group->mine, group->count, deadline_ns, &group->comm, err);
     if (rc)
         return rc;
-    rc = self->ops->queue(group->comm, DEVICE_BROADCAST, self->memory, self->memory, GREETING_BYTES, 0, latest_ns, err);
+    rc = self->ops->queue(group->comm, DEVICE_BROADCAST, self->memory, self->memory, GREETING_BYTES, 0, deadline_ns,
+                          err);
     if (!rc)
-        rc = self->ops->wait(group->comm, latest_ns, err);
+        rc = self->ops->wait(group->comm, deadline_ns, err);
     if (!rc)
         return 0;
     self->ops->abort(group->comm);

@@ -12,6 +12,7 @@
 #define SLEEP_NS (20 * NS_PER_US)
 #define TAG_SHARDS 81 /* of the messages that bring the ids of communicators */
 #define TAG_REPLICAS 82
+#define TAG_ALL 83
 
 struct device_stream {
     struct device_stream_setup setup;
@@ -41,6 +42,23 @@ static int join(struct device_stream *self, struct stream_group *group, uint32_t
     return rc == CB_ERR_UNSUPPORTED ? cb_context(err, "training with device=cuda needs a GPU for each rank") : rc;
 }
 
+/* In hybrid sharding two ranks may have no group in common, and a device that ranks share is found only within a group:
+ * all ranks join one for a moment. */
+static int check_devices(const struct device_stream_setup *setup, uint64_t deadline_ns, struct cb_err *err)
+{
+    struct device_stream all = {.setup = *setup};
+    struct stream_group group = {.ranks = comm_size(setup->comm)};
+    device_groups_init(&all.groups, setup->ops, setup->device);
+    int rc = device_groups_reserve(&all.groups, 0, err);
+    if (!rc)
+        rc = join(&all, &group, 0, 1, comm_rank(setup->comm), TAG_ALL, deadline_ns, err);
+    if (rc)
+        device_groups_abort(&all.groups);
+    else
+        device_groups_release(&all.groups);
+    return rc;
+}
+
 int device_stream_new(const struct device_stream_setup *setup, uint64_t deadline_ns, struct device_stream **stream,
                       struct cb_err *err)
 {
@@ -51,7 +69,9 @@ int device_stream_new(const struct device_stream_setup *setup, uint64_t deadline
     self->setup = *setup;
     self->deadline_ns = deadline_ns;
     device_groups_init(&self->groups, setup->ops, setup->device);
-    int rc = device_groups_reserve(&self->groups, 0, err);
+    int rc = shards > 1 && setup->replicas->ranks > 1 ? check_devices(setup, deadline_ns, err) : 0;
+    if (!rc)
+        rc = device_groups_reserve(&self->groups, 0, err);
     if (!rc && (shards > 1 || setup->copies))
         rc = join(self, setup->shards, rank / shards * shards, 1, rank % shards, TAG_SHARDS, deadline_ns, err);
     if (!rc && setup->replicas->ranks > 1)

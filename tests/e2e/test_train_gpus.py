@@ -75,6 +75,12 @@ def test_two_ranks_on_one_gpu_are_refused_with_the_reason(tmp_path, gpus, monkey
     assert "a GPU for each rank" in train(tmp_path, *TINY, "ranks=2", "train.batch_size=2", "device=cuda", code=3)["message"]
 
 
+def test_two_ranks_of_a_hybrid_sharding_on_one_gpu_are_refused_although_they_exchange_nothing(tmp_path, gpus, monkeypatch):
+    monkeypatch.setenv("CUDA_ON_CPU_DEVICES", "3")  # ranks 0 and 3 share one; the groups are {0, 1}, {2, 3}, {0, 2} and {1, 3}
+    words = ("ranks=4", "sharding=hybrid(2)", "train.batch_size=2", "device=cuda")
+    assert "a GPU for each rank" in train(tmp_path, *TINY, *words, code=3)["message"]
+
+
 def test_the_suite_and_the_gpt2_of_the_training_example_are_one_job_on_gpus(tmp_path, gpus):
     file = ROOT / "experiments/suite-and-gpt2.yaml"
     told = ckptbench(tmp_path, "plan", file, "workload=train", "nodes=4", f"store={tmp_path}/store").stdout
