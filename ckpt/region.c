@@ -30,11 +30,15 @@ static int compare_numbers(const uint64_t *a, const uint64_t *b, uint32_t count)
     return 0;
 }
 
+int region_compare_offsets(const struct region *a, const struct region *b)
+{
+    return compare_numbers(a->offset, b->offset, a->dims < b->dims ? a->dims : b->dims);
+}
+
 int region_compare(const struct region *a, const struct region *b)
 {
-    uint32_t dims = a->dims < b->dims ? a->dims : b->dims;
-    int order = compare_numbers(a->offset, b->offset, dims);
-    return order ? order : compare_numbers(a->size, b->size, dims);
+    int order = region_compare_offsets(a, b);
+    return order ? order : compare_numbers(a->size, b->size, a->dims < b->dims ? a->dims : b->dims);
 }
 
 bool region_equal(const struct region *a, const struct region *b)

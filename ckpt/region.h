@@ -18,6 +18,7 @@ struct region region_whole(uint32_t dims, const uint64_t *shape);
 uint64_t region_elements(const struct region *region);
 bool region_equal(const struct region *a, const struct region *b);
 int region_compare(const struct region *a, const struct region *b); /* by offsets, then by sizes */
+int region_compare_offsets(const struct region *a, const struct region *b);
 bool region_contains(const struct region *outer, const struct region *inner);
 /* False if they share no element. */
 bool region_intersect(const struct region *a, const struct region *b, struct region *common);

@@ -13,8 +13,10 @@
  * store, not another checkpoint, and the rate hardly changes after some seconds of writing. */
 #define BASELINE_BOUND_BYTES (UINT64_C(2) << 30)
 
-/* Memory for reading metadata, as a multiple of its bytes: tests/unit/test_plan_scale.c. */
+/* Memory for reading metadata: a multiple of its bytes if it is short, and no more than this if it is read in pieces:
+ * tests/unit/test_plan_scale.c. */
 #define METADATA_TIMES 7
+#define METADATA_MOST_BYTES (UINT64_C(96) << 20)
 
 /* load.dataset: a rank's file has what it reads in this time; then it begins anew. */
 #define DATASET_SECONDS 10
@@ -132,7 +134,10 @@ static bool reads_back(const struct experiment *experiment)
 uint64_t estimate_metadata_memory_bytes(const struct experiment *experiment, uint64_t metadata_bytes)
 {
     bool is_ours = experiment_is(experiment, OPT_ENGINE, "native");
-    return is_ours && reads_back(experiment) ? metadata_bytes * METADATA_TIMES : 0;
+    if (!is_ours || !reads_back(experiment))
+        return 0;
+    return metadata_bytes < METADATA_MOST_BYTES / METADATA_TIMES ? metadata_bytes * METADATA_TIMES
+                                                                  : METADATA_MOST_BYTES;
 }
 
 static uint64_t rank_bytes(struct layout_sizes *sizes, uint64_t rank)

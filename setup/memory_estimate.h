@@ -33,8 +33,8 @@ int estimate_check_staging(const struct layout_pair *layouts, const struct exper
 uint64_t estimate_memory_bytes(const struct layout_pair *layouts, const struct experiment *experiment,
                                uint64_t *largest);
 
-/* What rank 0 needs beyond that while it reads metadata of so many bytes for a load: their text, the values in it, and
- * the items that they list. 0 if nothing is loaded, or if another program reads them. */
+/* What rank 0 needs at most beyond that while it reads metadata of so many bytes for a load, and passes on what they
+ * list. 0 if nothing is loaded, or if another program reads them. */
 uint64_t estimate_metadata_memory_bytes(const struct experiment *experiment, uint64_t metadata_bytes);
 
 #endif

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "ckpt/load/load_need.h"
 #include "ckpt/stored/read_metadata.h"
 #include "core/alloc.h"
 #include "core/clock.h"
@@ -144,12 +145,20 @@ struct verification {
     struct cb_err err;
 };
 
+/* Of the items with this rank's pieces. */
 static void read_metadata(struct verification *self)
 {
     const struct verify_job *job = self->job;
+    const struct state *state = self->state;
+    struct load_need need;
     struct cb_err unused;
-    if (!job->store || metadata_read_checkpoint(job->store, job->path, &self->stored, &unused))
+    if (!job->store || load_need_init(&need, state->layout, state->pieces, state->piece_count, false, &unused)) {
         self->no_metadata = true;
+        return;
+    }
+    self->no_metadata =
+        metadata_read_needed(job->store, job->path, load_need_of, &need, &self->stored, &unused) != 0;
+    load_need_release(&need);
 }
 
 static void report_wrong(struct verification *self, const struct state_tensor *tensor, uint64_t element)

@@ -54,19 +54,19 @@ static int find_checkpoint(struct verification *self, const char *uri, struct st
     return rc;
 }
 
-/* If metadata cannot be read, verify_checkpoint reports that as a finding. */
-static int read_metadata(struct verification *self, struct cb_err *err)
+/* If metadata cannot be read, verify_checkpoint reports that as a finding. *inside is the store of the checkpoint, to be
+ * freed after them. */
+static int open_metadata(struct verification *self, struct store **inside, struct metadata *metadata, bool *readable,
+                         struct cb_err *err)
 {
     const char *uri = experiment_text(self->setup->experiment, OPT_STORE);
-    struct store *store = NULL, *inside = NULL;
+    struct store *store = NULL;
     struct cb_err unused;
     int rc = store_open(uri, &self->options, &store, err);
     if (!rc)
         rc = find_checkpoint(self, uri, store, err);
-    if (!rc && store_open(self->place, &self->options, &inside, &unused) == 0)
-        (void)!metadata_read_checkpoint(inside, "", &self->checkpoint, &unused);
-    if (inside)
-        store_free(inside);
+    *readable = !rc && store_open(self->place, &self->options, inside, &unused) == 0 &&
+                metadata_open(metadata, *inside, "", &unused) == 0;
     if (store)
         store_free(store);
     return rc;
@@ -76,13 +76,21 @@ static int share_metadata(struct verification *self, struct cb_err *err)
 {
     struct comm *comm = self->setup->comm;
     struct agreement readable;
-    int rc = comm_rank(comm) == 0 ? read_metadata(self, err) : 0;
+    struct store *inside = NULL;
+    struct metadata metadata = {0};
+    bool is_first = comm_rank(comm) == 0, can_read = false;
+    int rc = is_first ? open_metadata(self, &inside, &metadata, &can_read, err) : 0;
     timeline_enter(&self->timeline, STATE_EXCHANGE);
-    rc = agree_number(comm, rc, self->checkpoint != NULL, self->meeting_ns, &readable, err);
+    rc = agree_number(comm, rc, can_read, self->meeting_ns, &readable, err);
     if (!rc)
         rc = comm_broadcast(comm, self->place, sizeof self->place, self->meeting_ns, err);
-    if (!rc && readable.sum > 0)
-        rc = share_stored(comm, NULL, NULL, self->meeting_ns, &self->checkpoint, err);
+    if (!rc && readable.sum > 0) {
+        rc = share_stored(comm, &metadata, NULL, NULL, self->meeting_ns, &self->checkpoint, err);
+        rc = is_first && comm_can_end(comm) ? 0 : rc; /* verify_checkpoint reports it */
+    }
+    metadata_close(&metadata);
+    if (inside)
+        store_free(inside);
     return rc;
 }
 

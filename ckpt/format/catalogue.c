@@ -253,10 +253,9 @@ bool catalogue_is(const void *bytes, size_t len)
     return index_is(&catalogue_form, bytes, len);
 }
 
-int catalogue_read(const char *name, const void *bytes, size_t len, struct stored_checkpoint **checkpoint,
-                   struct cb_err *err)
+int catalogue_pass(const char *name, const struct byte_source *source, const struct stored_sink *sink, struct cb_err *err)
 {
-    return index_read(&catalogue_form, name, bytes, len, checkpoint, err);
+    return index_pass(&catalogue_form, name, source, sink, err);
 }
 
 bool raw_index_is(const void *bytes, size_t len)
@@ -264,8 +263,7 @@ bool raw_index_is(const void *bytes, size_t len)
     return index_is(&raw_form, bytes, len);
 }
 
-int raw_index_read(const char *name, const void *bytes, size_t len, struct stored_checkpoint **checkpoint,
-                   struct cb_err *err)
+int raw_index_pass(const char *name, const struct byte_source *source, const struct stored_sink *sink, struct cb_err *err)
 {
-    return index_read(&raw_form, name, bytes, len, checkpoint, err);
+    return index_pass(&raw_form, name, source, sink, err);
 }

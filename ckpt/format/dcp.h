@@ -2,10 +2,11 @@
 #ifndef CKPT_FORMAT_DCP_H
 #define CKPT_FORMAT_DCP_H
 
+#include "ckpt/format/byte_source.h"
 #include "ckpt/format/item.h"
 #include "ckpt/format/metadata_sink.h"
 #include "ckpt/plan.h"
-#include "ckpt/stored.h"
+#include "ckpt/stored_sink.h"
 #include "core/buf.h"
 
 int dcp_item_frame(const struct state_tensor *tensor, const struct region *region, uint64_t item_offset,
@@ -19,7 +20,7 @@ int dcp_bytes_payload(const struct state_tensor *tensor, uint64_t save_id, struc
 int dcp_write_metadata(const struct layout *layout, const struct plan *plan, const char *checkpoint_id,
                        uint64_t save_id, struct metadata_sink *sink, struct cb_err *err) CB_MUST_CHECK;
 
-int dcp_read_metadata(const char *name, const void *bytes, size_t len, struct stored_checkpoint **checkpoint,
+int dcp_pass_metadata(const char *name, const struct byte_source *source, const struct stored_sink *sink,
                       struct cb_err *err) CB_MUST_CHECK;
 int dcp_parse_item(const struct stored_tensor *tensor, const struct region *region, const void *bytes, size_t len,
                    uint64_t item_length, struct stored_payload *payload, struct cb_err *err) CB_MUST_CHECK;

@@ -154,17 +154,50 @@ int format_write_metadata(enum plan_format format, const struct layout *layout, 
     return formats[format]->write_metadata(layout, plan, checkpoint_id, save_id, sink, err);
 }
 
+/* The longest mark at the begin of a metadata file. */
+#define FIRST_BYTES 8
+
+static int ops_for(const struct byte_source *source, const struct format_ops **ops, struct cb_err *err)
+{
+    struct byte_window window;
+    size_t len = source->len < FIRST_BYTES ? (size_t)source->len : FIRST_BYTES;
+    int code = byte_window_init(&window, source, err);
+    if (code)
+        return code;
+    const unsigned char *first = byte_window_take(&window, len, err);
+    *ops = NULL;
+    for (int i = 0; i < PLAN_FORMATS && first; i++) {
+        if (formats[i]->is_metadata && formats[i]->is_metadata(first, len)) {
+            *ops = formats[i];
+            break;
+        }
+        if (formats[i]->pass_metadata && !formats[i]->is_metadata)
+            *ops = formats[i];
+    }
+    code = window.code;
+    byte_window_release(&window);
+    return code;
+}
+
+int format_pass_metadata(const char *name, const struct byte_source *source, const struct stored_sink *sink,
+                         struct cb_err *err)
+{
+    const struct format_ops *ops;
+    int code = ops_for(source, &ops, err);
+    return code ? code : ops->pass_metadata(name, source, sink, err);
+}
+
 int format_read_metadata(const char *name, const void *bytes, size_t len, struct stored_checkpoint **checkpoint,
                          struct cb_err *err)
 {
-    const struct format_ops *last = NULL;
-    for (int i = 0; i < PLAN_FORMATS; i++) {
-        if (formats[i]->is_metadata && formats[i]->is_metadata(bytes, len))
-            return formats[i]->read_metadata(name, bytes, len, checkpoint, err);
-        if (formats[i]->read_metadata && !formats[i]->is_metadata)
-            last = formats[i];
-    }
-    return last->read_metadata(name, bytes, len, checkpoint, err);
+    struct byte_source source = byte_source_of(bytes, len);
+    struct stored_collector collector = {.name = name};
+    struct stored_sink sink = stored_collector_sink(&collector);
+    int code = format_pass_metadata(name, &source, &sink, err);
+    if (!code)
+        code = stored_collector_take(&collector, checkpoint, err);
+    stored_collector_release(&collector);
+    return code;
 }
 
 int format_check_save(const struct stored_checkpoint *checkpoint, bool is_value, const void *front, size_t len,

@@ -11,11 +11,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "ckpt/format/byte_source.h"
 #include "ckpt/format/item.h"
 #include "ckpt/format/metadata_sink.h"
 #include "ckpt/layout/layout.h"
 #include "ckpt/plan.h"
-#include "ckpt/stored.h"
+#include "ckpt/stored_sink.h"
 #include "core/buf.h"
 #include "core/err.h"
 
@@ -60,7 +61,11 @@ int format_write_metadata(enum plan_format format, const struct layout *layout, 
                           const char *checkpoint_id, uint64_t save_id, struct metadata_sink *sink,
                           struct cb_err *err) CB_MUST_CHECK;
 
-/* Parses a metadata file, for loading and verifying; strict and bounded. */
+/* Parses a metadata file and passes on what it lists; strict. Its memory grows with the number of tensors and files,
+ * and with the chunks of one tensor, but not with the length of the file. */
+int format_pass_metadata(const char *name, const struct byte_source *source, const struct stored_sink *sink,
+                         struct cb_err *err) CB_MUST_CHECK;
+/* Everything that it lists. */
 int format_read_metadata(const char *name, const void *bytes, size_t len, struct stored_checkpoint **checkpoint,
                          struct cb_err *err) CB_MUST_CHECK;
 

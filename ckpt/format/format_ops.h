@@ -4,10 +4,11 @@
 #ifndef CKPT_FORMAT_FORMAT_OPS_H
 #define CKPT_FORMAT_FORMAT_OPS_H
 
+#include "ckpt/format/byte_source.h"
 #include "ckpt/format/item.h"
 #include "ckpt/format/metadata_sink.h"
 #include "ckpt/plan.h"
-#include "ckpt/stored.h"
+#include "ckpt/stored_sink.h"
 #include "core/buf.h"
 
 struct format_ops {
@@ -31,10 +32,10 @@ struct format_ops {
     int (*write_metadata)(const struct layout *layout, const struct plan *plan, const char *checkpoint_id,
                           uint64_t save_id, struct metadata_sink *sink, struct cb_err *err);
 
-    /* Whether bytes are this format's metadata; NULL: it cannot be recognised, so this format is tried last. */
+    /* Whether its first bytes show that a file is this format's metadata; NULL: it cannot be recognised, so this format is tried last. */
     bool (*is_metadata)(const void *bytes, size_t len);
     /* NULL: its metadata is not in the marker (ckpt/stored/read_metadata.h reads the headers of its files). */
-    int (*read_metadata)(const char *name, const void *bytes, size_t len, struct stored_checkpoint **checkpoint,
+    int (*pass_metadata)(const char *name, const struct byte_source *source, const struct stored_sink *sink,
                          struct cb_err *err);
     /* The save id in the first bytes of an item, or of a file with a header; 0 if it has none. NULL: items have no
      * id. */

@@ -1,9 +1,7 @@
 /* Writes and reads the common parts of an index: checksum, counts, tensors, chunks and files. */
 #include "ckpt/format/index.h"
 
-#include <stdlib.h>
-
-#include "ckpt/stored.h"
+#include "core/alloc.h"
 #include "core/hash.h"
 
 #define VERSION_AT (INDEX_MAGIC_BYTES - 1) /* in the magic */
@@ -61,14 +59,9 @@ char *index_take_text(struct index_cursor *self, bool optional)
     size_t len = index_take(self, sizeof(uint32_t));
     if (optional && len == INDEX_NO_TEXT)
         return NULL;
-    if (self->failed || len > self->left || memchr(self->at, '\0', len)) {
-        self->failed = true;
-        return NULL;
-    }
-    char *text = strndup((const char *)self->at, len);
-    self->failed = !text;
-    self->at += len;
-    self->left -= len;
+    const unsigned char *at = self->failed ? NULL : byte_window_take(&self->window, len, self->err);
+    char *text = at && !memchr(at, '\0', len) ? strndup((const char *)at, len) : NULL;
+    self->failed |= !text;
     return text;
 }
 
@@ -93,74 +86,154 @@ bool index_is(const struct index_form *form, const void *bytes, size_t len)
            (*version == WITHOUT_SAVE_ID || *version == form->magic[VERSION_AT]);
 }
 
-/* Everything after the counts, which cannot exceed the remaining bytes. */
-static void take_all(const struct index_form *form, struct index_cursor *cursor, struct stored_checkpoint *self)
+#define CRC_BYTES 4
+
+struct index_reader {
+    const struct index_form *form;
+    const char *name;
+    struct index_cursor cursor;
+    const struct stored_sink *sink;
+    struct {
+        uint32_t dims, chunk_count;
+    } *tensors;
+    uint64_t tensor_count, chunk_count, file_count;
+    struct stored_chunk batch[STORED_AT_ONCE];
+    struct cb_err *err;
+};
+
+static int check_crc(struct index_reader *self)
 {
-    uint64_t chunks = 0;
-    for (size_t i = 0; i < self->tensor_count && !cursor->failed; i++) {
-        struct stored_tensor *tensor = &self->tensors[i];
-        form->take_tensor(cursor, tensor);
-        tensor->first_chunk = (uint32_t)chunks;
-        chunks += tensor->chunk_count;
+    struct byte_window *window = &self->cursor.window;
+    uint32_t crc = 0, stored;
+    uint64_t left;
+    if (byte_window_left(window) < INDEX_MAGIC_BYTES + CRC_BYTES)
+        return cb_fail(self->err, CB_ERR_CORRUPT, "%s: the %s is cut off", self->name, self->form->what);
+    while ((left = byte_window_left(window) - CRC_BYTES) > 0) {
+        uint64_t bytes = left < BYTE_PIECE ? left : BYTE_PIECE;
+        const unsigned char *at = byte_window_take(window, bytes, self->err);
+        if (!at)
+            return window->code;
+        crc = crc32c(crc, at, bytes);
     }
-    if (chunks != self->chunk_count)
-        cursor->failed = true;
-    for (size_t i = 0; i < self->tensor_count && !cursor->failed; i++) {
-        const struct stored_tensor *tensor = &self->tensors[i];
-        for (uint32_t k = 0; k < tensor->chunk_count && !cursor->failed; k++) {
-            struct stored_chunk *chunk = &self->chunks[tensor->first_chunk + k];
-            chunk->region.dims = tensor->dims;
-            form->take_chunk(cursor, chunk);
-        }
-    }
-    for (size_t i = 0; i < self->file_count && !cursor->failed; i++)
-        self->files[i] = index_take_text(cursor, false);
-    if (cursor->left != 0)
-        cursor->failed = true;
+    const unsigned char *last = byte_window_take(window, CRC_BYTES, self->err);
+    if (!last)
+        return window->code;
+    memcpy(&stored, last, CRC_BYTES);
+    byte_window_rewind(window);
+    if (stored != crc)
+        return cb_fail(self->err, CB_ERR_CORRUPT, "%s: the %s is damaged: its checksum is wrong", self->name,
+                       self->form->what);
+    return 0;
 }
 
-static int take_checkpoint(const struct index_form *form, const char *name, struct index_cursor *cursor,
-                           struct stored_checkpoint *self, struct cb_err *err)
+/* The failure of a sink or of reading, or else of the index. */
+static int why(const struct index_reader *self, int code)
 {
+    if (code || self->cursor.window.code)
+        return code ? code : self->cursor.window.code;
+    return self->cursor.failed ? cb_fail(self->err, CB_ERR_FORMAT, "%s: the %s is none of a checkpoint", self->name,
+                                         self->form->what)
+                               : 0;
+}
+
+static int pass_tensors(struct index_reader *self)
+{
+    const struct stored_sink *sink = self->sink;
+    uint64_t chunks = 0;
+    int code = 0;
+    for (uint64_t i = 0; i < self->tensor_count && !code && !self->cursor.failed; i++) {
+        struct stored_tensor tensor = {0};
+        self->form->take_tensor(&self->cursor, &tensor);
+        self->tensors[i].dims = tensor.dims;
+        self->tensors[i].chunk_count = tensor.chunk_count;
+        chunks += tensor.chunk_count;
+        if (!self->cursor.failed)
+            code = sink->tensor(sink->context, &tensor, self->err);
+        if (!code && tensor.path)
+            code = sink->path(sink->context, (uint32_t)i, tensor.path, self->err);
+        free(tensor.fqn);
+        free(tensor.literal);
+        free(tensor.path);
+    }
+    self->cursor.failed |= chunks != self->chunk_count;
+    return why(self, code);
+}
+
+static int pass_chunks(struct index_reader *self)
+{
+    int code = 0;
+    for (uint64_t i = 0; i < self->tensor_count; i++) {
+        for (uint32_t k = 0, count; k < self->tensors[i].chunk_count && !code && !self->cursor.failed; k += count) {
+            uint32_t left = self->tensors[i].chunk_count - k;
+            count = left < STORED_AT_ONCE ? left : STORED_AT_ONCE;
+            for (uint32_t n = 0; n < count; n++) {
+                self->batch[n] = (struct stored_chunk){.region.dims = self->tensors[i].dims};
+                self->form->take_chunk(&self->cursor, &self->batch[n]);
+            }
+            if (!self->cursor.failed)
+                code = self->sink->chunks(self->sink->context, (uint32_t)i, STORED_ALL, self->batch, count, self->err);
+        }
+    }
+    return why(self, code);
+}
+
+static int pass_files(struct index_reader *self)
+{
+    int code = 0;
+    for (uint64_t i = 0; i < self->file_count && !code && !self->cursor.failed; i++) {
+        char *file = index_take_text(&self->cursor, false);
+        if (file)
+            code = self->sink->file(self->sink->context, file, self->err);
+        free(file);
+    }
+    self->cursor.failed |= !code && byte_window_left(&self->cursor.window) != CRC_BYTES;
+    return why(self, code);
+}
+
+static int pass_all(struct index_reader *self)
+{
+    struct index_cursor *cursor = &self->cursor;
+    struct stored_checkpoint facts = {0};
     char magic[INDEX_MAGIC_BYTES];
+    int code = check_crc(self);
+    if (code)
+        return code;
     for (size_t i = 0; i < sizeof magic; i++)
         magic[i] = (char)index_take(cursor, 1);
     if (magic[VERSION_AT] != WITHOUT_SAVE_ID)
-        self->save_id = index_take(cursor, sizeof self->save_id);
-    form->take_head(cursor, self);
-    uint64_t tensors = index_take(cursor, 8), chunks = index_take(cursor, 8), files = index_take(cursor, 8);
-    if (tensors > cursor->left || chunks > cursor->left || files > cursor->left)
-        return cb_fail(err, CB_ERR_FORMAT, "%s: the %s counts more than it can hold", name, form->what);
-    self->tensors = calloc(tensors + 1, sizeof *self->tensors);
-    self->chunks = calloc(chunks + 1, sizeof *self->chunks);
-    self->files = calloc(files + 1, sizeof *self->files);
-    if (!self->tensors || !self->chunks || !self->files)
-        return cb_fail(err, CB_ERR_MEMORY, "%s: no memory for the %s", name, form->what);
-    self->tensor_count = tensors;
-    self->chunk_count = chunks;
-    self->file_count = files;
-    take_all(form, cursor, self);
-    if (cursor->failed)
-        return cb_fail(err, CB_ERR_FORMAT, "%s: the %s is none of a checkpoint", name, form->what);
-    return stored_checkpoint_settle(self, name, err);
+        facts.save_id = index_take(cursor, sizeof facts.save_id);
+    self->form->take_head(cursor, &facts);
+    self->tensor_count = index_take(cursor, 8);
+    self->chunk_count = index_take(cursor, 8);
+    self->file_count = index_take(cursor, 8);
+    uint64_t left = byte_window_left(&cursor->window);
+    if (self->tensor_count > left || self->chunk_count > left || self->file_count > left)
+        return cb_fail(self->err, CB_ERR_FORMAT, "%s: the %s counts more than it can hold", self->name,
+                       self->form->what);
+    self->tensors = calloc(self->tensor_count + 1, sizeof *self->tensors);
+    if (!self->tensors)
+        return cb_fail(self->err, CB_ERR_MEMORY, "%s: no memory for the %s", self->name, self->form->what);
+    code = pass_tensors(self);
+    code = code ? code : pass_chunks(self);
+    code = code ? code : pass_files(self);
+    return code ? code : self->sink->end(self->sink->context, &facts, self->err);
 }
 
-int index_read(const struct index_form *form, const char *name, const void *bytes, size_t len,
-               struct stored_checkpoint **checkpoint, struct cb_err *err)
+int index_pass(const struct index_form *form, const char *name, const struct byte_source *source,
+               const struct stored_sink *sink, struct cb_err *err)
 {
-    uint32_t crc = 0;
-    if (len < INDEX_MAGIC_BYTES + sizeof crc)
-        return cb_fail(err, CB_ERR_CORRUPT, "%s: the %s is cut off", name, form->what);
-    memcpy(&crc, (const char *)bytes + len - sizeof crc, sizeof crc);
-    if (crc32c(0, bytes, len - sizeof crc) != crc)
-        return cb_fail(err, CB_ERR_CORRUPT, "%s: the %s is damaged: its checksum is wrong", name, form->what);
-    struct index_cursor cursor = {.at = bytes, .left = len - sizeof crc};
-    struct stored_checkpoint *self = calloc(1, sizeof *self);
-    int code = self ? take_checkpoint(form, name, &cursor, self, err)
-                    : cb_fail(err, CB_ERR_MEMORY, "%s: no memory for the %s", name, form->what);
-    if (code)
-        stored_checkpoint_free(self);
-    else
-        *checkpoint = self;
+    struct index_reader *self = calloc(1, sizeof *self);
+    if (!self)
+        return alloc_fail(err, "to read %s", name);
+    self->form = form;
+    self->name = name;
+    self->sink = sink;
+    self->err = self->cursor.err = err;
+    int code = byte_window_init(&self->cursor.window, source, err);
+    if (!code)
+        code = pass_all(self);
+    byte_window_release(&self->cursor.window);
+    free(self->tensors);
+    free(self);
     return code;
 }

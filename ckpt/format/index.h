@@ -10,7 +10,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "ckpt/stored.h"
+#include "ckpt/format/byte_source.h"
+#include "ckpt/stored_sink.h"
 #include "core/buf.h"
 #include "core/err.h"
 
@@ -42,21 +43,18 @@ int index_end(struct buf *out, size_t begin, const char *what, struct cb_err *er
 /* --- reading: a cursor that stays failed --- */
 
 struct index_cursor {
-    const unsigned char *at;
-    size_t left;
+    struct byte_window window;
     bool failed;
+    struct cb_err *err; /* of a read that failed */
 };
 
 static inline uint64_t index_take(struct index_cursor *self, size_t bytes)
 {
     uint64_t value = 0;
-    if (self->failed || bytes > self->left) {
-        self->failed = true;
-        return 0;
-    }
-    memcpy(&value, self->at, bytes);
-    self->at += bytes;
-    self->left -= bytes;
+    const unsigned char *at = self->failed ? NULL : byte_window_take(&self->window, bytes, self->err);
+    if (at)
+        memcpy(&value, at, bytes);
+    self->failed |= !at;
     return value;
 }
 
@@ -78,8 +76,8 @@ struct index_form {
     void (*take_chunk)(struct index_cursor *cursor, struct stored_chunk *chunk);
 };
 bool index_is(const struct index_form *form, const void *bytes, size_t len);
-/* For input that index_is accepts. */
-int index_read(const struct index_form *form, const char *name, const void *bytes, size_t len,
-               struct stored_checkpoint **checkpoint, struct cb_err *err) CB_MUST_CHECK;
+/* For input that index_is accepts. Passes nothing on if its checksum is wrong. */
+int index_pass(const struct index_form *form, const char *name, const struct byte_source *source,
+               const struct stored_sink *sink, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ckpt/format/byte_source.h"
 #include "core/buf.h"
 #include "core/err.h"
 
@@ -68,6 +69,7 @@ struct pickle_node {
     uint8_t kind;
     uint8_t global; /* of PICKLE_GLOBAL */
     uint8_t dtype;  /* of PICKLE_G_DTYPE and PICKLE_G_STORAGE */
+    uint8_t remembered; /* by the memo, from which it is fetched later */
     uint32_t count;
     union {
         int64_t integer;
@@ -84,6 +86,19 @@ struct pickle; /* the values; valid as long as the input */
 int pickle_read(const char *name, const void *bytes, size_t len, struct pickle **pickle,
                 struct cb_err *err) CB_MUST_CHECK;
 void pickle_free(struct pickle *pickle);
+
+/* Large dicts in the state of the pickle's only object, which are passed on pair by pair instead of being kept. */
+struct pickle_dicts {
+    const char *const *keys; /* in the state; all of the first dict comes before the others; NULL after the last */
+    /* A pair of the dict with that number. The nodes are valid until it returns. */
+    int (*pair)(void *context, const struct pickle *pickle, int dict, const struct pickle_node *key,
+                const struct pickle_node *value, struct cb_err *err);
+    void *context;
+};
+/* The same for a pickle of any length, twice from its begin to its end. The result has everything else; dicts that were
+ * passed on are empty, or have some of their pairs. Its memory does not grow with these dicts. */
+int pickle_read_dicts(const char *name, const struct byte_source *source, const struct pickle_dicts *dicts,
+                      struct pickle **pickle, struct cb_err *err) CB_MUST_CHECK;
 
 const struct pickle_node *pickle_root(const struct pickle *pickle);
 /* Child `index` of a tuple, list, dict, object or call; NULL if there is none. */

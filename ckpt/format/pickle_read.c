@@ -2,26 +2,48 @@
  *
  * Bounds: each opcode creates at most one value and has at least a byte, so there are never more values than bytes; a
  * memo index must be smaller than the input; lists double in a pool. Values may share parts or even contain
- * themselves, so walks over them must be bounded by the schema. */
+ * themselves, so walks over them must be bounded by the schema.
+ *
+ * A pickle whose large dicts are passed on pair by pair is read in a memory that does not grow with them: values that
+ * nothing refers to any more are dropped whenever there are twice as many as before. */
 #include "ckpt/format/pickle.h"
 
 #include <assert.h>
 #include <endian.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/dtype.h"
+#include "ckpt/format/pickle_memo.h"
 #include "ckpt/format/pickle_values.h"
 
-#define NOTHING UINT32_MAX
+#define NOTHING PICKLE_NOWHERE
 #define ALIKE 1024 /* integers and tuples that are cached for reuse */
+#define MOST_TEXT_BYTES (UINT64_C(1) << 30)
+
+/* Values, words of children and bytes of texts that are worth dropping what is not used. */
+#ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
+#define MANY_NODES 16
+#define MANY_WORDS 32
+#define MANY_TEXT_BYTES 4096
+#else
+#define MANY_NODES (UINT32_C(1) << 17)
+#define MANY_WORDS (UINT32_C(1) << 18)
+#define MANY_TEXT_BYTES (UINT64_C(1) << 20)
+#endif
 
 struct machine {
     struct pickle *pickle;
     const char *name;
-    const unsigned char *bytes;
-    size_t len, at;
-    struct words stack, marks, memo;
+    struct byte_window in;
+    const struct pickle_dicts *dicts; /* NULL: all values are kept */
+    bool dicts_begun, first_dict_ended;
+    uint32_t full_nodes, full_words; /* sizes at which unused values are dropped */
+    uint64_t full_text_bytes;
+    struct pickle_memo memo;
+    struct words stack, marks;
+    uint32_t passed; /* stands for a value that has been passed on */
     uint32_t none, no, yes, empty; /* values created once; the last is the empty tuple */
     /* Cache of integers and tuples by a hash of their contents. They are immutable, and a million chunks have few
      * distinct sizes and offsets, which would otherwise take a third of all memory. */
@@ -31,12 +53,14 @@ struct machine {
 
 static int fail(struct machine *self, const char *what)
 {
-    return cb_fail(self->err, CB_ERR_FORMAT, "%s: byte %zu of the pickle: %s", self->name, self->at, what);
+    return cb_fail(self->err, CB_ERR_FORMAT, "%s: byte %" PRIu64 " of the pickle: %s", self->name,
+                   byte_window_position(&self->in), what);
 }
 
 static int no_memory(struct machine *self)
 {
-    return cb_fail(self->err, CB_ERR_MEMORY, "%s: no memory for a pickle of %zu bytes", self->name, self->len);
+    return cb_fail(self->err, CB_ERR_MEMORY, "%s: no memory for a pickle of %" PRIu64 " bytes", self->name,
+                   self->in.source->len);
 }
 
 static int words_reserve(struct machine *self, struct words *words, uint64_t count)
@@ -106,13 +130,14 @@ static int push_integer(struct machine *self, int64_t value)
     return push_shared(self, known, PICKLE_INT, value);
 }
 
-static int take(struct machine *self, uint64_t count, const unsigned char **bytes)
+static inline int take(struct machine *self, uint64_t count, const unsigned char **bytes)
 {
-    if (count > self->len - self->at)
-        return fail(self, "it ends in the middle of something");
-    *bytes = self->bytes + self->at;
-    self->at += count;
-    return 0;
+    *bytes = byte_window_take(&self->in, count, self->err);
+    if (*bytes)
+        return 0;
+    if (self->in.code)
+        return self->in.code;
+    return fail(self, count > byte_window_left(&self->in) ? "it ends in the middle of something" : "a text is too long");
 }
 
 /* At most 8 bytes, little-endian. */
@@ -181,6 +206,8 @@ static const struct {
 static const char *const inert_modules[] = {"torch.distributed.checkpoint.", "megatron.core.",
                                             "nvidia_resiliency_ext."};
 
+#define MOST_CLASS_BYTES 4096 /* of a module and a name */
+
 static bool text_equal(const char *text, size_t len, const char *other)
 {
     return strlen(other) == len && memcmp(text, other, len) == 0;
@@ -226,21 +253,23 @@ static int push_global(struct machine *self, const char *module, size_t module_l
     if (find_global(module, module_len, name, name_len, &node))
         return push_node(self, &node);
     return cb_fail(self->err, CB_ERR_FORMAT,
-                   "%s: byte %zu of the pickle: \"%.*s.%.*s\" is nothing that a checkpoint may name", self->name,
-                   self->at, (int)(module_len < 100 ? module_len : 100), module, (int)(name_len < 100 ? name_len : 100),
+                   "%s: byte %" PRIu64 " of the pickle: \"%.*s.%.*s\" is nothing that a checkpoint may name", self->name,
+                   byte_window_position(&self->in), (int)(module_len < 100 ? module_len : 100), module, (int)(name_len < 100 ? name_len : 100),
                    name);
 }
 
 static int op_global(struct machine *self)
 {
-    const char *module = (const char *)self->bytes + self->at;
-    const char *end = memchr(module, '\n', self->len - self->at);
+    uint64_t left = byte_window_left(&self->in), most = left < MOST_CLASS_BYTES ? left : MOST_CLASS_BYTES;
+    if (!byte_window_fill(&self->in, most, self->err))
+        return self->in.code;
+    const char *module = (const char *)self->in.bytes + self->in.at;
+    const char *end = memchr(module, '\n', most);
     const char *name = end ? end + 1 : NULL;
-    size_t left = end ? self->len - self->at - (size_t)(name - module) : 0;
-    const char *name_end = name ? memchr(name, '\n', left) : NULL;
+    const char *name_end = name ? memchr(name, '\n', most - (size_t)(name - module)) : NULL;
     if (!name_end)
         return fail(self, "it ends inside the name of a class");
-    self->at += (size_t)(name_end + 1 - module);
+    self->in.at += (size_t)(name_end + 1 - module);
     return push_global(self, module, (size_t)(end - module), name, (size_t)(name_end - name));
 }
 
@@ -333,6 +362,77 @@ static int reserve_children(struct machine *self, struct pickle_node *node, uint
     return 0;
 }
 
+/* --- dicts that are passed on --- */
+
+#define NO_DICT (-1)
+
+/* The number of the dict at this place of the stack, if it is one of those that are passed on: the value of its key in
+ * the state of the pickle's only object. While it is filled, the stack holds that object, its state, which is a dict
+ * that is not filled yet, a mark, and keys and values. */
+static int dict_at(struct machine *self, uint32_t place)
+{
+    const struct pickle_node *nodes = self->pickle->nodes;
+    const uint32_t *stack = self->stack.data;
+    bool in_state = self->dicts && place >= 3 && place % 2 == 1 && self->marks.count > 0 &&
+                    self->marks.data[0] == 2 && (self->marks.count == 1 || self->marks.data[1] > place) &&
+                    nodes[stack[0]].kind == PICKLE_OBJECT && nodes[stack[1]].kind == PICKLE_DICT &&
+                    nodes[stack[place]].kind == PICKLE_DICT;
+    for (int i = 0; in_state && self->dicts->keys[i]; i++) {
+        if (!pickle_text_is(&nodes[stack[place - 1]], self->dicts->keys[i]))
+            continue;
+        if (i == 0 ? self->first_dict_ended : !self->dicts_begun)
+            break; /* it must wait for the first one */
+        self->dicts_begun = true;
+        self->first_dict_ended |= i > 0;
+        return i;
+    }
+    return NO_DICT;
+}
+
+/* `pairs` are indices of keys and values. */
+static int pass_pairs(struct machine *self, int dict, const uint32_t *pairs, uint32_t count)
+{
+    const struct pickle_node *nodes = self->pickle->nodes;
+    int code = 0;
+    for (uint32_t i = 0; i + 1 < count && !code; i += 2) {
+        if (pairs[i + 1] != self->passed)
+            code = self->dicts->pair(self->dicts->context, self->pickle, dict, &nodes[pairs[i]], &nodes[pairs[i + 1]],
+                                     self->err);
+    }
+    return code;
+}
+
+/* An instance that is complete now, and a value of such a dict, is passed on at once: the tensors of a batch can have
+ * millions of chunks together. One that is fetched again must be kept. */
+static int pass_instance(struct machine *self)
+{
+    uint32_t place = self->stack.count - 1, mark = self->marks.count ? self->marks.data[self->marks.count - 1] : 0;
+    bool is_value = self->dicts && mark > 0 && place > mark && (place - mark) % 2 == 1;
+    int dict = is_value ? dict_at(self, mark - 1) : NO_DICT;
+    if (dict == NO_DICT || self->pickle->nodes[self->stack.data[place]].remembered)
+        return 0;
+    int code = pass_pairs(self, dict, self->stack.data + place - 1, 2);
+    if (!code)
+        code = push_shared(self, &self->passed, PICKLE_NONE, 1);
+    if (!code)
+        self->stack.data[place] = self->stack.data[--self->stack.count];
+    return code;
+}
+
+/* Dicts that the machine did not see come, in their order. */
+static int pass_rest(struct machine *self)
+{
+    const struct pickle *pickle = self->pickle;
+    const struct pickle_node *state = self->dicts ? pickle_state(pickle, pickle_root(pickle)) : NULL;
+    int code = 0;
+    for (int i = 0; state && self->dicts->keys[i] && !code; i++) {
+        const struct pickle_node *dict = pickle_get(pickle, state, self->dicts->keys[i]);
+        if (dict && dict->kind == PICKLE_DICT && dict->count > 0)
+            code = pass_pairs(self, i, pickle->pool.data + dict->value.first, dict->count);
+    }
+    return code;
+}
+
 /* Whether it is an instance of an inert class, which may be a container of its own kind. */
 static bool is_inert(const struct machine *self, const struct pickle_node *node)
 {
@@ -356,6 +456,12 @@ static int op_extend(struct machine *self, enum pickle_kind kind, uint32_t count
     if (is_inert(self, node)) {
         self->stack.count = first;
         return 0;
+    }
+    int dict = kind == PICKLE_DICT && count % 2 == 0 ? dict_at(self, first - 1) : NO_DICT;
+    if (dict != NO_DICT) {
+        code = pass_pairs(self, dict, self->stack.data + first, count);
+        self->stack.count = first;
+        return code;
     }
     if (node->kind != kind || (kind == PICKLE_DICT && count % 2 != 0))
         return fail(self, "it appends to what is no such container");
@@ -404,31 +510,33 @@ static int op_build(struct machine *self)
     if (node->kind != PICKLE_OBJECT && node->kind != PICKLE_CALL)
         return fail(self, "it sets the state of what is no instance");
     self->pickle->pool.data[node->value.first + 2] = state;
-    return 0;
+    return pass_instance(self);
 }
 
 /* --- memo --- */
 
-static int memo_put(struct machine *self, uint64_t index)
+static int memo_put(struct machine *self, uint64_t number)
 {
     if (available(self) == 0)
         return fail(self, "it remembers nothing");
-    if (index >= self->len)
+    if (number >= self->in.source->len)
         return fail(self, "it has a memo of an unreasonable number");
-    int code = words_reserve(self, &self->memo, index + 1);
-    if (code)
-        return code;
-    while (self->memo.count <= index)
-        self->memo.data[self->memo.count++] = NOTHING;
-    self->memo.data[index] = self->stack.data[self->stack.count - 1];
+    uint32_t *value = pickle_memo_at(&self->memo, number);
+    if (number >= self->memo.next)
+        self->memo.next = number + 1;
+    if (!value)
+        return 0;
+    *value = self->stack.data[self->stack.count - 1];
+    self->pickle->nodes[*value].remembered = true;
     return 0;
 }
 
-static int memo_get(struct machine *self, uint64_t index)
+static int memo_get(struct machine *self, uint64_t number)
 {
-    if (index >= self->memo.count || self->memo.data[index] == NOTHING)
+    const uint32_t *value = pickle_memo_at(&self->memo, number);
+    if (!value || *value == NOTHING)
         return fail(self, "it fetches what it did not remember");
-    return words_push(self, &self->stack, self->memo.data[index]);
+    return words_push(self, &self->stack, *value);
 }
 
 /* --- opcodes --- */
@@ -442,9 +550,13 @@ static int op_text(struct machine *self, unsigned length_bytes)
         code = take(self, len, &text);
     if (code)
         return code;
-    if (len >= NOTHING || memchr(text, '\0', len))
+    if (len >= MOST_TEXT_BYTES || memchr(text, '\0', len))
         return fail(self, "a text that is too long or holds a NUL");
     struct pickle_node node = {.kind = PICKLE_TEXT, .count = (uint32_t)len, .value.text = (const char *)text};
+    if (self->in.memory) /* which will have other bytes */
+        node.value.text = pickle_keep_text(self->pickle, node.value.text, len);
+    if (!node.value.text)
+        return no_memory(self);
     return push_node(self, &node);
 }
 
@@ -500,7 +612,7 @@ static int op_proto(struct machine *self, uint64_t version)
 
 static int op_frame(struct machine *self, uint64_t bytes)
 {
-    return bytes <= self->len - self->at ? 0 : fail(self, "it ends inside a frame");
+    return bytes <= byte_window_left(&self->in) ? 0 : fail(self, "it ends inside a frame");
 }
 
 static int step(struct machine *self, unsigned char opcode)
@@ -567,7 +679,7 @@ static int step(struct machine *self, unsigned char opcode)
     case 'Q':
         return available(self) ? gather(self, PICKLE_PERSISTENT, 1) : fail(self, "a persistent id of nothing");
     case 0x94:
-        return memo_put(self, self->memo.count);
+        return memo_put(self, self->memo.next);
     case 'q':
         return op_numbered(self, 1, memo_put);
     case 'r':
@@ -578,50 +690,103 @@ static int step(struct machine *self, unsigned char opcode)
         return op_numbered(self, 4, memo_get);
     default:
         return cb_fail(self->err, CB_ERR_FORMAT,
-                       "%s: byte %zu of the pickle: opcode 0x%02x is none that checkpoints use", self->name,
-                       self->at - 1, opcode);
+                       "%s: byte %" PRIu64 " of the pickle: opcode 0x%02x is none that checkpoints use", self->name,
+                       byte_window_position(&self->in) - 1, opcode);
     }
+}
+
+/* --- dropping what is not used --- */
+
+static inline bool is_full(const struct machine *self)
+{
+    const struct pickle *pickle = self->pickle;
+    return pickle->node_count >= self->full_nodes || pickle->pool.count >= self->full_words ||
+           pickle->text_bytes >= self->full_text_bytes;
+}
+
+static void choose_full(struct machine *self)
+{
+    const struct pickle *pickle = self->pickle;
+    bool keeps_all = !self->dicts || pickle->node_count > NOTHING / 4 || pickle->pool.count > NOTHING / 4;
+    self->full_nodes = keeps_all ? NOTHING : 2 * pickle->node_count + MANY_NODES;
+    self->full_words = keeps_all ? NOTHING : 2 * pickle->pool.count + MANY_WORDS;
+    self->full_text_bytes = keeps_all ? UINT64_MAX : 2 * pickle->text_bytes + MANY_TEXT_BYTES;
+}
+
+static int drop_unused(struct machine *self)
+{
+    const struct pickle_roots roots[] = {{self->stack.data, self->stack.count},
+                                         {self->memo.values, self->memo.count},
+                                         {&self->none, 1},
+                                         {&self->yes, 1},
+                                         {&self->no, 1},
+                                         {&self->empty, 1},
+                                         {&self->passed, 1}};
+    if (!pickle_compact(self->pickle, roots, sizeof roots / sizeof *roots))
+        return no_memory(self);
+    memset(self->integers, 0xff, sizeof self->integers);
+    memset(self->tuples, 0xff, sizeof self->tuples);
+    choose_full(self);
+    return 0;
 }
 
 static int run(struct machine *self)
 {
+    const unsigned char *opcode = NULL;
     for (;;) {
-        if (self->at == self->len)
+        if (byte_window_left(&self->in) == 0)
             return fail(self, "it ends without a value");
-        unsigned char opcode = self->bytes[self->at++];
-        if (opcode == '.')
+        int code = take(self, 1, &opcode);
+        if (!code && *opcode == '.')
             break;
-        int code = step(self, opcode);
+        code = code ? code : step(self, *opcode);
+        if (!code && is_full(self))
+            code = drop_unused(self);
         if (code)
             return code;
     }
     if (self->stack.count != 1 || self->marks.count != 0)
         return fail(self, "it ends with other than one value");
-    if (self->at != self->len)
+    if (byte_window_left(&self->in) != 0)
         return fail(self, "there are bytes after its end");
     self->pickle->root = self->stack.data[0];
     return 0;
 }
 
-int pickle_read(const char *name, const void *bytes, size_t len, struct pickle **pickle, struct cb_err *err)
+int pickle_read_dicts(const char *name, const struct byte_source *source, const struct pickle_dicts *dicts,
+                      struct pickle **pickle, struct cb_err *err)
 {
-    struct machine machine = {.name = name, .bytes = bytes, .len = len, .err = err};
+    struct machine machine = {.name = name, .dicts = dicts, .err = err};
     memset(machine.integers, 0xff, sizeof machine.integers);
     memset(machine.tuples, 0xff, sizeof machine.tuples);
-    machine.none = machine.no = machine.yes = machine.empty = NOTHING;
+    machine.none = machine.no = machine.yes = machine.empty = machine.passed = NOTHING;
+    int code = byte_window_init(&machine.in, source, err);
+    if (code)
+        return code;
+    code = pickle_memo_init(&machine.memo, &machine.in, err);
     machine.pickle = calloc(1, sizeof *machine.pickle);
-    int code = machine.pickle ? 0 : no_memory(&machine);
-    if (!code && len >= NOTHING / 4)
-        code = fail(&machine, "it is larger than 1 GiB");
-    if (!code)
+    if (!code && !machine.pickle)
+        code = no_memory(&machine);
+    if (!code) {
+        choose_full(&machine);
         code = run(&machine);
+    }
+    byte_window_release(&machine.in);
+    pickle_memo_release(&machine.memo);
     free(machine.stack.data);
     free(machine.marks.data);
-    free(machine.memo.data);
+    if (!code)
+        code = pass_rest(&machine);
     if (code) {
         pickle_free(machine.pickle);
         return code;
     }
     *pickle = machine.pickle;
     return 0;
+}
+
+int pickle_read(const char *name, const void *bytes, size_t len, struct pickle **pickle, struct cb_err *err)
+{
+    struct byte_source source = byte_source_of(bytes, len);
+    return pickle_read_dicts(name, &source, NULL, pickle, err);
 }

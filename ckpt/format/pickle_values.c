@@ -6,12 +6,22 @@
 
 #define MAX_STATE_KEYS 64 /* keys of a dict that is an instance's state: searched linearly */
 
+void pickle_release(struct pickle *pickle)
+{
+    free(pickle->nodes);
+    free(pickle->pool.data);
+    while (pickle->texts) {
+        struct pickle_texts *block = pickle->texts;
+        pickle->texts = block->next;
+        free(block);
+    }
+}
+
 void pickle_free(struct pickle *pickle)
 {
     if (!pickle)
         return;
-    free(pickle->nodes);
-    free(pickle->pool.data);
+    pickle_release(pickle);
     free(pickle);
 }
 
@@ -22,10 +32,7 @@ const struct pickle_node *pickle_root(const struct pickle *pickle)
 
 const struct pickle_node *pickle_child(const struct pickle *pickle, const struct pickle_node *node, uint32_t index)
 {
-    bool has_children =
-        node && (node->kind == PICKLE_TUPLE || node->kind == PICKLE_LIST || node->kind == PICKLE_DICT ||
-                 node->kind == PICKLE_OBJECT || node->kind == PICKLE_CALL || node->kind == PICKLE_PERSISTENT);
-    if (!has_children || index >= node->count)
+    if (!node || !pickle_has_children(node) || index >= node->count)
         return NULL;
     return &pickle->nodes[pickle->pool.data[node->value.first + index]];
 }

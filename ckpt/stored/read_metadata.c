@@ -8,7 +8,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "ckpt/format/catalogue.h"
 #include "ckpt/format/format.h"
 #include "ckpt/format/safetensors.h"
 #include "ckpt/stored.h"
@@ -509,40 +508,82 @@ static int open_unmarked(struct store *store, const char *folder, struct stored_
     return finish(&self, code ? code : read_files(&self), checkpoint);
 }
 
-int metadata_read(struct store *store, const char *folder, struct buf *out, struct cb_err *err)
+static int read_piece(void *context, uint64_t offset, void *memory, uint64_t bytes, struct cb_err *err)
 {
-    char marker[PATH_MAX];
-    size_t begin = out->len;
-    int code = name_in(folder, STORED_MARKER, marker, err);
-    if (!code)
-        code = store_read_small(store, marker, out, err);
-    if (code != CB_ERR_NOT_FOUND)
+    struct metadata *self = context;
+    return store_read_at(self->store, self->object, offset, memory, bytes, NULL, NULL, err);
+}
+
+/* A longer one is read in pieces, if the store can. */
+static int open_marked(struct metadata *self, struct cb_err *err)
+{
+    bool in_pieces = store_capabilities(self->store)->ranged_reads;
+    buf_init(&self->bytes, in_pieces ? METADATA_WHOLE_BYTES : MAX_METADATA_BYTES);
+    int code = store_read_small(self->store, self->name, &self->bytes, err);
+    self->source = byte_source_of(self->bytes.data, self->bytes.len);
+    if (!in_pieces || self->bytes.code == 0)
         return code;
-    out->len = begin;
-    struct stored_checkpoint *checkpoint;
-    code = open_unmarked(store, folder, &checkpoint, err);
+    buf_release(&self->bytes);
+    buf_init(&self->bytes, 0);
+    self->source = (struct byte_source){.read = read_piece, .context = self};
+    return store_open_read(self->store, self->name, &self->object, &self->source.len, err);
+}
+
+int metadata_open(struct metadata *self, struct store *store, const char *folder, struct cb_err *err)
+{
+    *self = (struct metadata){.store = store};
+    int code = name_in(folder, STORED_MARKER, self->name, err);
+    if (!code)
+        code = open_marked(self, err);
+    if (code == CB_ERR_NOT_FOUND)
+        code = open_unmarked(store, folder, &self->joined, err);
+    if (code)
+        metadata_close(self);
+    return code;
+}
+
+int metadata_pass(struct metadata *self, const struct stored_sink *sink, struct cb_err *err)
+{
+    return self->joined ? stored_checkpoint_pass(self->joined, sink, err)
+                        : format_pass_metadata(self->name, &self->source, sink, err);
+}
+
+void metadata_close(struct metadata *self)
+{
+    if (self->object && store_in_flight(self->store) == 0)
+        store_close(self->store, self->object);
+    self->object = NULL;
+    if (self->bytes.data)
+        buf_release(&self->bytes);
+    stored_checkpoint_free(self->joined);
+    self->joined = NULL;
+}
+
+int metadata_read_needed(struct store *store, const char *folder, stored_need_fn need, void *context,
+                         struct stored_checkpoint **checkpoint, struct cb_err *err)
+{
+    struct metadata metadata;
+    int code = metadata_open(&metadata, store, folder, err);
     if (code)
         return code;
-    code = catalogue_write(checkpoint, out, err);
-    stored_checkpoint_free(checkpoint);
+    struct stored_collector collector = {.name = metadata.name, .need = need, .context = context};
+    struct stored_sink sink = stored_collector_sink(&collector);
+    if (metadata.joined && !need) {
+        *checkpoint = metadata.joined;
+        metadata.joined = NULL;
+    } else {
+        code = metadata_pass(&metadata, &sink, err);
+        code = code ? code : stored_collector_take(&collector, checkpoint, err);
+    }
+    stored_collector_release(&collector);
+    metadata_close(&metadata);
     return code;
 }
 
 int metadata_read_checkpoint(struct store *store, const char *folder, struct stored_checkpoint **checkpoint,
                              struct cb_err *err)
 {
-    char marker[PATH_MAX];
-    struct buf bytes;
-    buf_init(&bytes, MAX_METADATA_BYTES);
-    int code = name_in(folder, STORED_MARKER, marker, err);
-    if (!code)
-        code = store_read_small(store, marker, &bytes, err);
-    if (code == CB_ERR_NOT_FOUND)
-        code = open_unmarked(store, folder, checkpoint, err);
-    else if (!code)
-        code = format_read_metadata(marker, bytes.data, bytes.len, checkpoint, err);
-    buf_release(&bytes);
-    return code;
+    return metadata_read_needed(store, folder, NULL, NULL, checkpoint, err);
 }
 
 int metadata_read_file(struct store *store, const char *file, struct stored_checkpoint **checkpoint, struct cb_err *err)

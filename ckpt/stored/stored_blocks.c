@@ -1,35 +1,50 @@
 /* Entries of a block: a kind, and then
- *   head    format, mark, save id, counts of tensors, chunks, files and duplicates; the first entry
  *   tensor  its members
- *   run     chunks of the last tensor: their number, the box around them, the bytes that follow, and the chunks
- *   file    its name; in order, after all chunks
- * A receiver that needs nothing of a box skips the run. */
+ *   run     chunks of one tensor: its number, what is known of them, their number, the box around their regions or the
+ *           first and the last offset of their places, the bytes that follow, and the chunks
+ *   path    the number of the tensor, and its path
+ *   file    its name
+ *   end     facts, and the counts of tensors, chunks and files; the last entry
+ * Numbers of runs have 7 bits a byte, the lowest first. A receiver that needs nothing of a run skips it. */
 #include "ckpt/stored/stored_blocks.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/format/index.h"
 #include "core/alloc.h"
 
-#define RUN_CHUNKS 256
+enum entry { ENTRY_TENSOR = 1, ENTRY_RUN, ENTRY_PATH, ENTRY_FILE, ENTRY_END };
 
-enum entry { ENTRY_HEAD = 1, ENTRY_TENSOR, ENTRY_RUN, ENTRY_FILE };
+#define NUMBER_MOST_BYTES 10
+#define REGION_MOST_BYTES ((size_t)2 * CKPT_MAX_DIMS * NUMBER_MOST_BYTES)
+#define CHUNK_MOST_BYTES (REGION_MOST_BYTES + 3 * NUMBER_MOST_BYTES + 1)
 
 /* --- sending --- */
 
-static void put_head(struct buf *out, const struct stored_checkpoint *checkpoint)
+void stored_sender_init(struct stored_sender *self)
 {
-    buf_append_char(out, ENTRY_HEAD);
-    index_put_u32(out, (uint32_t)checkpoint->format);
-    index_put_u32(out, checkpoint->marked);
-    index_put_u64(out, checkpoint->save_id);
-    index_put_counts(out, checkpoint->tensor_count, checkpoint->chunk_count, checkpoint->file_count);
-    index_put_u64(out, checkpoint->duplicates);
+    buf_init(&self->block, STORED_BLOCK_MOST_BYTES);
 }
 
-static void put_tensor(struct buf *out, const struct stored_tensor *tensor)
+void stored_sender_release(struct stored_sender *self)
 {
+    buf_release(&self->block);
+}
+
+static int put_block(struct stored_sender *self, size_t least, struct cb_err *err)
+{
+    int code = buf_check(&self->block, "a block of what the checkpoint has", err);
+    if (code || self->block.len < least)
+        return code;
+    code = self->put(self->context, self->block.data, self->block.len, err);
+    buf_clear(&self->block);
+    return code;
+}
+
+static int send_tensor(void *context, const struct stored_tensor *tensor, struct cb_err *err)
+{
+    struct stored_sender *self = context;
+    struct buf *out = &self->block;
     buf_append_char(out, ENTRY_TENSOR);
     index_put_text(out, tensor->fqn);
     index_put_u32(out, tensor->is_bytes);
@@ -37,265 +52,290 @@ static void put_tensor(struct buf *out, const struct stored_tensor *tensor)
     index_put_u32(out, tensor->dims);
     index_put_numbers(out, tensor->shape, tensor->dims);
     index_put_text(out, tensor->literal);
-    index_put_text(out, tensor->path);
+    self->tensors++;
+    return put_block(self, STORED_BLOCK_BYTES, err);
 }
 
-static struct region box_around(const struct stored_chunk *chunks, uint32_t count)
+static char *put_number(char *at, uint64_t value)
 {
-    struct region box = chunks->region;
+    for (; value > 0x7f; value >>= 7)
+        *at++ = (char)(value | 0x80);
+    *at++ = (char)value;
+    return at;
+}
+
+static char *put_numbers(char *at, const uint64_t *values, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        at = put_number(at, values[i]);
+    return at;
+}
+
+static void box_around(const struct stored_chunk *chunks, uint32_t count, struct region *box)
+{
+    *box = chunks->region;
     for (uint32_t i = 1; i < count; i++) {
-        for (uint32_t d = 0; d < box.dims; d++) {
+        for (uint32_t d = 0; d < box->dims; d++) {
             uint64_t begin = chunks[i].region.offset[d], end = begin + chunks[i].region.size[d];
-            uint64_t least = begin < box.offset[d] ? begin : box.offset[d];
-            uint64_t most = end > box.offset[d] + box.size[d] ? end : box.offset[d] + box.size[d];
-            box.offset[d] = least;
-            box.size[d] = most - least;
+            uint64_t least = begin < box->offset[d] ? begin : box->offset[d];
+            uint64_t most = end > box->offset[d] + box->size[d] ? end : box->offset[d] + box->size[d];
+            box->offset[d] = least;
+            box->size[d] = most - least;
         }
     }
-    return box;
 }
 
-static void put_region(struct buf *out, const struct region *region)
+/* The first and the last offset, as `offset` and `size`. */
+static void ends_of(const struct stored_chunk *chunks, uint32_t count, struct region *ends)
 {
-    index_put_numbers(out, region->offset, region->dims);
-    index_put_numbers(out, region->size, region->dims);
-}
-
-static void put_run(struct buf *out, const struct stored_chunk *chunks, uint32_t count)
-{
-    struct region box = box_around(chunks, count);
-    buf_append_char(out, ENTRY_RUN);
-    index_put_u32(out, count);
-    put_region(out, &box);
-    size_t bytes_at = out->len;
-    index_put_u32(out, 0);
-    for (uint32_t i = 0; i < count; i++) {
-        index_put_u32(out, chunks[i].file);
-        index_put_u32(out, chunks[i].compressed);
-        index_put_u64(out, chunks[i].offset);
-        index_put_u64(out, chunks[i].length);
-        put_region(out, &chunks[i].region);
+    const struct region *low = &chunks->region, *high = low;
+    for (uint32_t i = 1; i < count; i++) {
+        const struct region *region = &chunks[i].region;
+        low = region_compare_offsets(region, low) < 0 ? region : low;
+        high = region_compare_offsets(region, high) > 0 ? region : high;
     }
-    uint32_t bytes = (uint32_t)(out->len - bytes_at - sizeof bytes);
-    if (!out->code)
-        memcpy(out->data + bytes_at, &bytes, sizeof bytes);
+    *ends = *low;
+    memcpy(ends->size, high->offset, sizeof ends->size);
 }
 
-static void put_next_of_tensor(struct stored_sender *self, struct buf *out)
+static char *put_chunk(char *at, enum stored_known known, const struct stored_chunk *chunk)
 {
-    const struct stored_tensor *tensor = &self->checkpoint->tensors[self->tensor];
-    if (self->chunk == 0)
-        put_tensor(out, tensor);
-    uint32_t left = tensor->chunk_count - self->chunk, count = left < RUN_CHUNKS ? left : RUN_CHUNKS;
-    if (count > 0)
-        put_run(out, self->checkpoint->chunks + tensor->first_chunk + self->chunk, count);
-    self->chunk += count;
-    if (self->chunk == tensor->chunk_count) {
-        self->chunk = 0;
-        self->tensor++;
-    }
+    at = put_numbers(at, chunk->region.offset, chunk->region.dims);
+    if (known & STORED_REGIONS)
+        at = put_numbers(at, chunk->region.size, chunk->region.dims);
+    if (!(known & STORED_PLACES))
+        return at;
+    at = put_number(at, chunk->file);
+    at = put_number(at, chunk->offset);
+    at = put_number(at, chunk->length);
+    *at++ = (char)chunk->compressed;
+    return at;
 }
 
-int stored_block_write(struct stored_sender *self, struct buf *out, struct cb_err *err)
+static int send_chunks(void *context, uint32_t tensor, enum stored_known known, const struct stored_chunk *chunks,
+                       uint32_t count, struct cb_err *err)
 {
-    const struct stored_checkpoint *checkpoint = self->checkpoint;
-    size_t begin = out->len;
-    if (!self->begun)
-        put_head(out, checkpoint);
-    self->begun = true;
-    while (!out->code && out->len - begin < STORED_BLOCK_BYTES && self->tensor < checkpoint->tensor_count)
-        put_next_of_tensor(self, out);
-    while (!out->code && out->len - begin < STORED_BLOCK_BYTES && self->file < checkpoint->file_count) {
-        buf_append_char(out, ENTRY_FILE);
-        index_put_text(out, checkpoint->files[self->file++]);
-    }
-    return buf_check(out, "a block of what the checkpoint has", err);
+    struct stored_sender *self = context;
+    struct region around;
+    if (count == 0)
+        return 0;
+    char *memory = buf_extend(&self->block, 1 + 3 * NUMBER_MOST_BYTES + REGION_MOST_BYTES + sizeof(uint32_t) +
+                                                count * CHUNK_MOST_BYTES);
+    if (!memory)
+        return put_block(self, STORED_BLOCK_BYTES, err);
+    if (known & STORED_REGIONS)
+        box_around(chunks, count, &around);
+    else
+        ends_of(chunks, count, &around);
+    char *at = memory;
+    *at++ = ENTRY_RUN;
+    at = put_number(at, tensor);
+    at = put_number(at, known);
+    at = put_number(at, count);
+    at = put_number(at, around.dims);
+    at = put_numbers(at, around.offset, around.dims);
+    at = put_numbers(at, around.size, around.dims);
+    char *begin = at + sizeof(uint32_t), *end = begin;
+    for (uint32_t i = 0; i < count; i++)
+        end = put_chunk(end, known, &chunks[i]);
+    uint32_t bytes = (uint32_t)(end - begin);
+    memcpy(at, &bytes, sizeof bytes);
+    self->block.len = (size_t)(end - self->block.data);
+    self->chunks += count;
+    return put_block(self, STORED_BLOCK_BYTES, err);
+}
+
+static int send_path(void *context, uint32_t tensor, const char *path, struct cb_err *err)
+{
+    struct stored_sender *self = context;
+    buf_append_char(&self->block, ENTRY_PATH);
+    index_put_u32(&self->block, tensor);
+    index_put_text(&self->block, path);
+    return put_block(self, STORED_BLOCK_BYTES, err);
+}
+
+static int send_file(void *context, const char *name, struct cb_err *err)
+{
+    struct stored_sender *self = context;
+    buf_append_char(&self->block, ENTRY_FILE);
+    index_put_text(&self->block, name);
+    self->files++;
+    return put_block(self, STORED_BLOCK_BYTES, err);
+}
+
+static int send_end(void *context, const struct stored_checkpoint *facts, struct cb_err *err)
+{
+    struct stored_sender *self = context;
+    struct buf *out = &self->block;
+    buf_append_char(out, ENTRY_END);
+    index_put_u32(out, (uint32_t)facts->format);
+    index_put_u32(out, facts->marked);
+    index_put_u64(out, facts->save_id);
+    index_put_u64(out, facts->duplicates);
+    index_put_counts(out, self->tensors, self->chunks, self->files);
+    return put_block(self, 0, err);
+}
+
+struct stored_sink stored_sender_sink(struct stored_sender *self)
+{
+    return (struct stored_sink){send_tensor, send_chunks, send_path, send_file, send_end, self};
 }
 
 /* --- receiving --- */
 
-static void take_head(struct stored_receiver *self, struct index_cursor *cursor)
+static int take_tensor(struct stored_receiver *self, struct index_cursor *cursor)
 {
-    struct stored_checkpoint *made = calloc(1, sizeof *made);
-    uint64_t format = index_take(cursor, 4);
-    if (self->checkpoint || !made || format >= PLAN_FORMATS) {
-        free(made);
-        cursor->failed = true;
-        return;
+    struct stored_tensor tensor = {0};
+    struct stored_sink sink = stored_collector_sink(&self->collector);
+    index_take_tensor(cursor, 4, &tensor);
+    tensor.literal = index_take_text(cursor, true);
+    int code = cursor->failed ? 0 : sink.tensor(sink.context, &tensor, cursor->err);
+    self->tensors++;
+    free(tensor.fqn);
+    free(tensor.literal);
+    return code;
+}
+
+static uint64_t take_number(struct index_cursor *cursor)
+{
+    struct byte_window *window = &cursor->window;
+    uint64_t value = 0;
+    for (unsigned shift = 0; shift < 64 && window->at < window->have; shift += 7) {
+        unsigned char byte = window->bytes[window->at++];
+        value |= (uint64_t)(byte & 0x7f) << shift;
+        if (byte < 0x80)
+            return value;
     }
-    self->checkpoint = made;
-    made->format = (enum plan_format)format;
-    made->marked = index_take(cursor, 4) != 0;
-    made->save_id = index_take(cursor, 8);
-    self->tensor_count = index_take(cursor, 8);
-    self->chunk_count = index_take(cursor, 8);
-    self->file_count = index_take(cursor, 8);
-    made->duplicates = index_take(cursor, 8);
-    made->tensors = calloc(self->tensor_count + 1, sizeof *made->tensors);
-    cursor->failed |= !made->tensors;
+    cursor->failed = true;
+    return 0;
 }
 
-static void take_tensor(struct stored_receiver *self, struct index_cursor *cursor)
+static void take_numbers(struct index_cursor *cursor, uint64_t *values, uint32_t count)
 {
-    struct stored_checkpoint *made = self->checkpoint;
-    if (!made || made->tensor_count >= self->tensor_count) {
-        cursor->failed = true;
+    for (uint32_t i = 0; i < count; i++)
+        values[i] = take_number(cursor);
+}
+
+static void take_chunk(struct index_cursor *cursor, enum stored_known known, uint32_t dims, struct stored_chunk *chunk)
+{
+    *chunk = (struct stored_chunk){.region.dims = dims};
+    take_numbers(cursor, chunk->region.offset, dims);
+    if (known & STORED_REGIONS)
+        take_numbers(cursor, chunk->region.size, dims);
+    if (!(known & STORED_PLACES))
         return;
-    }
-    struct stored_tensor *tensor = &made->tensors[made->tensor_count++];
-    index_take_tensor(cursor, 4, tensor);
-    tensor->literal = index_take_text(cursor, true);
-    tensor->path = index_take_text(cursor, true);
-    tensor->first_chunk = (uint32_t)made->chunk_count;
+    uint64_t file = take_number(cursor);
+    chunk->file = (uint32_t)file;
+    chunk->offset = take_number(cursor);
+    chunk->length = take_number(cursor);
+    chunk->compressed = index_take(cursor, 1) != 0;
+    cursor->failed |= file > UINT32_MAX;
 }
 
-static void take_region(struct index_cursor *cursor, uint32_t dims, struct region *region)
+static bool is_needed(struct stored_receiver *self, enum stored_known known, uint32_t tensor,
+                      const struct region *around)
 {
-    region->dims = dims;
-    index_take_numbers(cursor, region->offset, dims);
-    index_take_numbers(cursor, region->size, dims);
+    struct region high = {.dims = around->dims};
+    if (known & STORED_REGIONS)
+        return stored_collector_needs(&self->collector, tensor, around);
+    memcpy(high.offset, around->size, sizeof high.offset);
+    return stored_collector_has(&self->collector, tensor, around, &high);
 }
 
-static bool is_needed(const struct stored_receiver *self, const struct stored_tensor *tensor, const struct region *box)
+static int take_run(struct stored_receiver *self, struct index_cursor *cursor)
 {
-    return !self->need || self->need(self->context, tensor, box);
-}
-
-static void take_run(struct stored_receiver *self, struct index_cursor *cursor, struct cb_err *err)
-{
-    struct stored_checkpoint *made = self->checkpoint;
-    if (!made || made->tensor_count == 0) {
-        cursor->failed = true;
-        return;
-    }
-    struct stored_tensor *tensor = &made->tensors[made->tensor_count - 1];
-    struct region box = {0};
-    uint64_t count = index_take(cursor, 4);
-    take_region(cursor, tensor->dims, &box);
+    struct stored_chunk batch[STORED_AT_ONCE];
+    struct stored_sink sink = stored_collector_sink(&self->collector);
+    struct region around = {0};
+    uint64_t tensor = take_number(cursor), known = take_number(cursor), count = take_number(cursor);
+    uint64_t dims = take_number(cursor);
+    cursor->failed |= tensor >= self->tensors || known == 0 || known > STORED_ALL || count > STORED_AT_ONCE ||
+                      dims > CKPT_MAX_DIMS;
+    if (cursor->failed || self->collector.checkpoint->tensors[tensor].dims != dims)
+        return cb_fail(cursor->err, CB_ERR_CORRUPT, "a run of chunks did not arrive whole from rank 0");
+    around.dims = (uint32_t)dims;
+    take_numbers(cursor, around.offset, around.dims);
+    take_numbers(cursor, around.size, around.dims);
     uint64_t bytes = index_take(cursor, 4);
-    cursor->failed |= count > self->chunk_count - self->chunks_come || bytes > cursor->left;
+    cursor->failed |= bytes > byte_window_left(&cursor->window);
     if (cursor->failed)
-        return;
-    self->chunks_come += count;
-    if (!is_needed(self, tensor, &box)) {
-        cursor->at += bytes;
-        cursor->left -= bytes;
-        return;
+        return 0;
+    self->chunks += count;
+    if (!is_needed(self, (enum stored_known)known, (uint32_t)tensor, &around)) {
+        cursor->failed |= !byte_window_skip(&cursor->window, bytes, cursor->err);
+        return 0;
     }
-    for (uint64_t i = 0; i < count && !cursor->failed; i++) {
-        struct stored_chunk chunk = {.tensor = (uint32_t)(made->tensor_count - 1)};
-        chunk.file = (uint32_t)index_take(cursor, 4);
-        chunk.compressed = index_take(cursor, 4) != 0;
-        chunk.offset = index_take(cursor, 8);
-        chunk.length = index_take(cursor, 8);
-        take_region(cursor, tensor->dims, &chunk.region);
-        if (cursor->failed || !is_needed(self, tensor, &chunk.region))
-            continue;
-        cursor->failed |= alloc_grow(&made->chunks, made->chunk_count, sizeof *made->chunks, err) != 0;
-        if (cursor->failed)
-            return;
-        made->chunks[made->chunk_count++] = chunk;
-        tensor->chunk_count++;
-    }
-}
-
-static int compare_numbers(const void *a, const void *b)
-{
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return x < y ? -1 : x > y;
-}
-
-/* The files of the chunks that were kept; all files if nothing is left out. */
-static int choose_files(struct stored_receiver *self, struct cb_err *err)
-{
-    struct stored_checkpoint *made = self->checkpoint;
-    size_t most = self->need ? made->chunk_count : self->file_count, count = 0;
-    free(self->files);
-    self->files = malloc((most + 1) * sizeof *self->files);
-    if (!self->files)
-        return alloc_fail(err, "for the files of %zu chunks", most);
-    for (size_t i = 0; i < most; i++)
-        self->files[i] = self->need ? made->chunks[i].file : (uint32_t)i;
-    if (self->need)
-        qsort(self->files, most, sizeof *self->files, compare_numbers);
-    for (size_t i = 0; i < most; i++)
-        if (count == 0 || self->files[count - 1] != self->files[i])
-            self->files[count++] = self->files[i];
-    self->files_wanted = count;
-    made->files = calloc(count + 1, sizeof *made->files);
-    return made->files ? 0 : alloc_fail(err, "for the names of %zu files", count);
-}
-
-static void take_file(struct stored_receiver *self, struct index_cursor *cursor, struct cb_err *err)
-{
-    struct stored_checkpoint *made = self->checkpoint;
-    if (made && !made->files)
-        cursor->failed |= choose_files(self, err) != 0;
-    if (!made || !made->files || self->files_come >= self->file_count)
-        cursor->failed = true;
+    for (uint64_t i = 0; i < count; i++)
+        take_chunk(cursor, (enum stored_known)known, around.dims, &batch[i]);
     if (cursor->failed)
-        return;
-    if (made->file_count < self->files_wanted && self->files[made->file_count] == self->files_come) {
-        made->files[made->file_count] = index_take_text(cursor, false);
-        made->file_count += !cursor->failed;
-    } else {
-        uint64_t bytes = index_take(cursor, 4);
-        cursor->failed |= bytes > cursor->left;
-        cursor->at += cursor->failed ? 0 : bytes;
-        cursor->left -= cursor->failed ? 0 : bytes;
-    }
-    self->files_come++;
+        return 0;
+    return sink.chunks(sink.context, (uint32_t)tensor, (enum stored_known)known, batch, (uint32_t)count, cursor->err);
+}
+
+static int take_path(struct stored_receiver *self, struct index_cursor *cursor)
+{
+    struct stored_sink sink = stored_collector_sink(&self->collector);
+    uint32_t tensor = (uint32_t)index_take(cursor, 4);
+    char *path = index_take_text(cursor, false);
+    int code = path ? sink.path(sink.context, tensor, path, cursor->err) : 0;
+    free(path);
+    return code;
+}
+
+static int take_file(struct stored_receiver *self, struct index_cursor *cursor)
+{
+    struct stored_sink sink = stored_collector_sink(&self->collector);
+    char *name = index_take_text(cursor, false);
+    int code = name ? sink.file(sink.context, name, cursor->err) : 0;
+    self->files++;
+    free(name);
+    return code;
+}
+
+static int take_end(struct stored_receiver *self, struct index_cursor *cursor)
+{
+    struct stored_sink sink = stored_collector_sink(&self->collector);
+    struct stored_checkpoint facts = {0};
+    uint64_t format = index_take(cursor, 4);
+    facts.format = (enum plan_format)format;
+    facts.marked = index_take(cursor, 4) != 0;
+    facts.save_id = index_take(cursor, 8);
+    facts.duplicates = index_take(cursor, 8);
+    cursor->failed |= index_take(cursor, 8) != self->tensors;
+    cursor->failed |= index_take(cursor, 8) != self->chunks;
+    cursor->failed |= index_take(cursor, 8) != self->files;
+    cursor->failed |= format >= PLAN_FORMATS || self->collector.ended;
+    return cursor->failed ? 0 : sink.end(sink.context, &facts, cursor->err);
 }
 
 int stored_block_read(struct stored_receiver *self, const void *bytes, size_t len, struct cb_err *err)
 {
-    struct index_cursor cursor = {.at = bytes, .left = len};
-    struct cb_err why = {0};
-    while (cursor.left > 0 && !cursor.failed) {
+    struct byte_source source = byte_source_of(bytes, len);
+    struct index_cursor cursor = {.err = err};
+    int code = byte_window_init(&cursor.window, &source, err);
+    while (!code && !cursor.failed && byte_window_left(&cursor.window) > 0) {
         switch (index_take(&cursor, 1)) {
-        case ENTRY_HEAD:
-            take_head(self, &cursor);
-            break;
         case ENTRY_TENSOR:
-            take_tensor(self, &cursor);
+            code = take_tensor(self, &cursor);
             break;
         case ENTRY_RUN:
-            take_run(self, &cursor, &why);
+            code = take_run(self, &cursor);
+            break;
+        case ENTRY_PATH:
+            code = take_path(self, &cursor);
             break;
         case ENTRY_FILE:
-            take_file(self, &cursor, &why);
+            code = take_file(self, &cursor);
+            break;
+        case ENTRY_END:
+            code = take_end(self, &cursor);
             break;
         default:
             cursor.failed = true;
         }
     }
-    if (!cursor.failed)
-        return 0;
-    if (why.code)
-        return cb_fail(err, why.code, "%s", why.message);
-    return cb_fail(err, CB_ERR_CORRUPT, "what the checkpoint has did not arrive whole from rank 0");
-}
-
-int stored_receiver_take(struct stored_receiver *self, struct stored_checkpoint **checkpoint, struct cb_err *err)
-{
-    struct stored_checkpoint *made = self->checkpoint;
-    if (!made || made->tensor_count != self->tensor_count || self->chunks_come != self->chunk_count ||
-        self->files_come != self->file_count || made->file_count != self->files_wanted)
-        return cb_fail(err, CB_ERR_CORRUPT, "what the checkpoint has did not arrive whole from rank 0");
-    for (size_t i = 0; i < made->chunk_count; i++) {
-        const uint32_t *found =
-            bsearch(&made->chunks[i].file, self->files, self->files_wanted, sizeof *found, compare_numbers);
-        made->chunks[i].file = (uint32_t)(found - self->files);
-    }
-    *checkpoint = made;
-    self->checkpoint = NULL;
-    return 0;
-}
-
-void stored_receiver_release(struct stored_receiver *self)
-{
-    stored_checkpoint_free(self->checkpoint);
-    free(self->files);
-    self->checkpoint = NULL;
-    self->files = NULL;
+    byte_window_release(&cursor.window);
+    if (!code && cursor.failed)
+        code = cb_fail(err, CB_ERR_CORRUPT, "what the checkpoint has did not arrive whole from rank 0");
+    return code;
 }

@@ -116,7 +116,7 @@ static void write_plan_lines(const struct forecast *self, struct buf *out)
     buf_printf(out, "memory     %s a rank: its state, and requests in flight\n",
                units_format_bytes((double)self->host_memory_bytes, a));
     if (self->metadata_memory_bytes > NOTABLE_MEMORY_BYTES)
-        buf_printf(out, "           rank 0 needs %s more while it reads .metadata for a load\n",
+        buf_printf(out, "           rank 0 needs at most %s more while it reads .metadata for a load\n",
                    units_format_bytes((double)self->metadata_memory_bytes, a));
 }
 

@@ -72,25 +72,28 @@ static void report_problem(void *context, const char *problem)
 
 /* --- metadata --- */
 
-/* Rank 0 reads the metadata, and the other ranks receive what they need of it. *code is the result of this rank alone:
- * it may go on until the next agreement. Fails if the ranks cannot go on. */
-static int share_metadata(struct native_load *self, int *code, struct cb_err *err)
+/* Rank 0 reads the metadata, and all ranks get what they need of it. */
+static int share_metadata(struct native_load *self, struct cb_err *err)
 {
     struct native_operation *operation = self->operation;
     struct native_engine *engine = operation->engine;
     const struct state *state = operation->state;
     struct load_need need;
     struct agreement agreement;
+    struct metadata metadata = {0};
     bool exchanges = self->plan.mode != LOAD_ALONE;
     int rc = load_need_init(&need, state->layout, state->pieces, state->piece_count, exchanges, err);
     if (!rc && engine->rank == 0)
-        rc = metadata_read_checkpoint(engine->setup.store, operation->path, &self->plan.checkpoint, err);
+        rc = metadata_open(&metadata, engine->setup.store, operation->path, err);
     timeline_enter(&operation->timeline, STATE_WAIT);
     rc = native_agree(operation, rc, 0, &agreement, err);
     timeline_enter(&operation->timeline, STATE_EXCHANGE);
-    if (!rc)
-        *code = share_stored(engine->setup.comm, load_need_of, &need, operation->options->deadline_ns,
-                             &self->plan.checkpoint, err);
+    if (!rc) {
+        rc = share_stored(engine->setup.comm, &metadata, load_need_of, &need, operation->options->deadline_ns,
+                          &self->plan.checkpoint, err);
+        rc = native_agree(operation, rc, 0, &agreement, err);
+    }
+    metadata_close(&metadata);
     load_need_release(&need);
     return rc;
 }
@@ -152,11 +155,11 @@ static int timed_load(struct native_operation *operation, struct cb_err *err)
 {
     struct native_load *self = operation->engine->load;
     struct agreement agreement;
-    int own = 0, rc = share_metadata(self, &own, err);
+    int rc = share_metadata(self, err);
     if (rc)
         return rc;
     timeline_enter(&operation->timeline, STATE_PLAN);
-    rc = own ? own : plan_load(self, err);
+    rc = plan_load(self, err);
     if (self->plan.mode == LOAD_ALONE)
         rc = rc ? rc : load_alone(self, err);
     else

@@ -211,7 +211,7 @@ int posix_names_read_small(const struct posix_names *self, const char *name, str
             continue;
         if (got < 0)
             rc = cb_fail_errno(err, errno, "reading %s in store '%s'", name, self->root);
-        if (got <= 0)
+        if (got <= 0 || out->code)
             break;
         buf_append(out, chunk, (size_t)got);
     }

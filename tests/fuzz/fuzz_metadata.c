@@ -1,4 +1,5 @@
-/* The metadata file of a checkpoint, DCP or raw, from any bytes; what is accepted must be safe to use. */
+/* The metadata file of a checkpoint, DCP or raw, from any bytes; what is accepted must be safe to use, and the same where it
+ * is read in pieces and values are dropped in between. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -7,12 +8,62 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 
+struct input {
+    const uint8_t *bytes;
+};
+
+static int read_piece(void *context, uint64_t offset, void *memory, uint64_t bytes, struct cb_err *err)
+{
+    (void)err;
+    memcpy(memory, ((const struct input *)context)->bytes + offset, bytes);
+    return 0;
+}
+
+static int read_in_pieces(const uint8_t *bytes, size_t len, struct stored_checkpoint **checkpoint)
+{
+    struct cb_err err;
+    struct input input = {bytes};
+    struct byte_source source = {.len = len, .read = read_piece, .context = &input};
+    struct stored_collector collector = {.name = "fuzz"};
+    struct stored_sink sink = stored_collector_sink(&collector);
+    int code = format_pass_metadata("fuzz", &source, &sink, &err);
+    if (!code)
+        code = stored_collector_take(&collector, checkpoint, &err);
+    stored_collector_release(&collector);
+    return code;
+}
+
+/* Only a text that is longer than a piece may make a difference. */
+static void compare(const uint8_t *bytes, size_t len, const struct stored_checkpoint *whole)
+{
+    struct stored_checkpoint *checkpoint;
+    if (read_in_pieces(bytes, len, &checkpoint)) {
+        if (whole && len <= BYTE_PIECE)
+            __builtin_trap();
+        return;
+    }
+    if (!whole || whole->tensor_count != checkpoint->tensor_count || whole->chunk_count != checkpoint->chunk_count ||
+        whole->file_count != checkpoint->file_count)
+        __builtin_trap();
+    for (size_t i = 0; i < whole->tensor_count; i++)
+        if (strcmp(whole->tensors[i].fqn, checkpoint->tensors[i].fqn) != 0)
+            __builtin_trap();
+    for (size_t i = 0; i < whole->chunk_count; i++)
+        if (whole->chunks[i].offset != checkpoint->chunks[i].offset ||
+            strcmp(whole->files[whole->chunks[i].file], checkpoint->files[checkpoint->chunks[i].file]) != 0)
+            __builtin_trap();
+    stored_checkpoint_free(checkpoint);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
     struct stored_checkpoint *checkpoint;
     struct cb_err err;
-    if (format_read_metadata("fuzz", bytes, len, &checkpoint, &err))
+    if (format_read_metadata("fuzz", bytes, len, &checkpoint, &err)) {
+        compare(bytes, len, NULL);
         return 0;
+    }
+    compare(bytes, len, checkpoint);
     for (size_t i = 0; i < checkpoint->tensor_count; i++) {
         const struct stored_tensor *tensor = &checkpoint->tensors[i];
         if (stored_checkpoint_find(checkpoint, tensor->fqn) != tensor)

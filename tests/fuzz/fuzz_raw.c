@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/format/catalogue.h"
+#include "ckpt/format/format.h"
 #include "core/hash.h"
 
 #define MAGIC "CKPTRAW" /* the version after it is the fuzzer's */
@@ -43,7 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
     memcpy(copy + len - CHECKSUM_BYTES, &crc, sizeof crc);
     struct stored_checkpoint *checkpoint;
     struct cb_err err;
-    if (raw_index_read("fuzz", copy, len, &checkpoint, &err) == 0) {
+    if (format_read_metadata("fuzz", copy, len, &checkpoint, &err) == 0) {
         check(checkpoint);
         stored_checkpoint_free(checkpoint);
     }
