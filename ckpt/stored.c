@@ -73,19 +73,23 @@ static int check_tensor(const char *name, const struct stored_tensor *tensor, st
     return 0;
 }
 
+int stored_check_region(const char *name, const struct stored_tensor *tensor, const struct region *region,
+                        struct cb_err *err)
+{
+    bool inside = region->dims == tensor->dims;
+    for (uint32_t i = 0; i < tensor->dims && inside; i++)
+        inside = region->offset[i] <= tensor->shape[i] && region->size[i] <= tensor->shape[i] - region->offset[i];
+    if (!inside)
+        return cb_fail(err, CB_ERR_FORMAT, "%s: %s: a chunk lies outside of the tensor's shape", name, tensor->fqn);
+    return 0;
+}
+
 static int check_chunk(const struct stored_checkpoint *self, const char *name, const struct stored_tensor *tensor,
                        const struct stored_chunk *chunk, struct cb_err *err)
 {
     if (chunk->file >= self->file_count || chunk->offset > MAX_FILE_BYTES || chunk->length > MAX_FILE_BYTES)
         return cb_fail(err, CB_ERR_FORMAT, "%s: %s: an item at an impossible place", name, tensor->fqn);
-    bool inside = chunk->region.dims == tensor->dims;
-    for (uint32_t i = 0; i < tensor->dims && inside; i++) {
-        inside = chunk->region.offset[i] <= tensor->shape[i] &&
-                 chunk->region.size[i] <= tensor->shape[i] - chunk->region.offset[i];
-    }
-    if (!inside)
-        return cb_fail(err, CB_ERR_FORMAT, "%s: %s: a chunk lies outside of the tensor's shape", name, tensor->fqn);
-    return 0;
+    return stored_check_region(name, tensor, &chunk->region, err);
 }
 
 static void sort_chunks(struct stored_chunk *chunks, uint32_t count)

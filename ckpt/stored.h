@@ -47,6 +47,9 @@ const struct stored_tensor *stored_checkpoint_find(const struct stored_checkpoin
  * and file names. On entry the chunks of a tensor are together, with first_chunk and chunk_count set. */
 int stored_checkpoint_settle(struct stored_checkpoint *self, const char *name, struct cb_err *err) CB_MUST_CHECK;
 
+/* Rejects a region that is not inside of the tensor. */
+int stored_check_region(const char *name, const struct stored_tensor *tensor, const struct region *region,
+                        struct cb_err *err) CB_MUST_CHECK;
 /* Rejects a file name that is empty, absolute or leaves the folder. */
 int stored_check_file_name(const char *name, const char *file, struct cb_err *err) CB_MUST_CHECK;
 /* Whether each element of the tensor is in exactly one chunk; else an error that names the tensor. */

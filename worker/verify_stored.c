@@ -86,7 +86,8 @@ static int share_metadata(struct verification *self, struct cb_err *err)
         rc = comm_broadcast(comm, self->place, sizeof self->place, self->meeting_ns, err);
     if (!rc && readable.sum > 0) {
         rc = share_stored(comm, &metadata, NULL, NULL, self->meeting_ns, &self->checkpoint, err);
-        rc = is_first && comm_can_end(comm) ? 0 : rc; /* verify_checkpoint reports it */
+        if ((is_first && comm_can_end(comm)) || rc == CB_ERR_FORMAT || rc == CB_ERR_UNSUPPORTED)
+            rc = 0; /* no rank can read them */
     }
     metadata_close(&metadata);
     if (inside)

@@ -168,7 +168,8 @@ static int read_chunk(struct reader *self, const struct stored_tensor *tensor, c
         return bad(self, tensor->fqn, "a chunk that is none of this tensor");
     if (++self->chunk_count > self->bytes || self->chunk_count >= UINT32_MAX - 1)
         return bad(self, NULL, "more chunks than the file can list");
-    return add_to_batch(self, STORED_REGIONS, (uint32_t)self->tensors.count - 1, &chunk);
+    int code = stored_check_region(self->name, tensor, &chunk.region, self->err);
+    return code ? code : add_to_batch(self, STORED_REGIONS, (uint32_t)self->tensors.count - 1, &chunk);
 }
 
 static int read_tensor(struct reader *self, const struct pickle_node *node, struct stored_tensor *tensor)

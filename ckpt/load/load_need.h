@@ -22,7 +22,7 @@ struct load_need {
 int load_need_init(struct load_need *self, const struct layout *layout, const struct piece *pieces, size_t piece_count,
                    bool whole_rows, struct cb_err *err) CB_MUST_CHECK;
 void load_need_release(struct load_need *self);
-/* A stored_need_fn (ckpt/stored/stored_blocks.h) with a struct load_need. Every rank needs every value. */
+/* A stored_need_fn (ckpt/stored_sink.h) with a struct load_need. Every rank needs every value. */
 bool load_need_of(void *need, const struct stored_tensor *tensor, const struct region *box);
 
 #endif

@@ -10,6 +10,8 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file, save_file
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex, TensorProperties, TensorStorageMetadata
 
 from harness import BUILD
 from conftest import call
@@ -43,6 +45,40 @@ def test_what_pytorch_wrote_is_listed():
     assert named["model.transposed"]["shape"] == [3, 2] and named["model.types.bool"]["dtype"] == "bool"
     assert named["model.scalar"]["shape"] == [] and named["train.step"]["dtype"] is None
     assert answer["types"]["u16"] == {"tensors": 1, "bytes": 24}
+
+
+def test_long_metadata_of_pytorch_are_read_in_pieces(tmp_path):
+    """As of 2,000 ranks with FSDP. One tensor has texts and sizes that are one object in both dicts, which the pickle's
+    memo fetches; another one is referred to again at the end."""
+    ranks, tensors, rows = 2000, 60, 4
+    properties = TensorProperties(dtype=torch.bfloat16)
+    state, places, nested = {}, {}, {}
+    offsets = [[torch.Size([rank * rows, 0]) for rank in range(ranks)] for _ in range(tensors)]
+    for number in range(tensors):
+        chunks = [ChunkStorageMetadata(offset, torch.Size([rows, 8])) for offset in offsets[number]]
+        name = f"layers.{tensors - number}.weight"
+        state[name] = TensorStorageMetadata(properties, torch.Size([ranks * rows, 8]), chunks)
+        nested[name] = ("layers", tensors - number, "weight")
+    names = list(state)
+    for rank in range(ranks):
+        file = f"__{rank}_0.distcp"
+        (tmp_path / file).write_bytes(b"x" * 1000 * tensors)
+        for number in range(tensors):
+            shared = number == 7  # else what another process has sent
+            offset = offsets[number][rank] if shared else torch.Size(list(offsets[number][rank]))
+            name = names[number] if shared else "".join(names[number])
+            places[MetadataIndex(name, offset, rank)] = _StorageInfo(file, number * 1000, 1000 - number)
+    metadata = Metadata(state, nested, places)
+    metadata.again = state[names[5]]
+    with open(tmp_path / ".metadata", "wb") as file:
+        pickle.dump(metadata, file, protocol=4)
+    assert (tmp_path / ".metadata").stat().st_size > 16 << 20
+    answer = inspect(tmp_path, "--tensors")
+    assert (answer["tensors"], answer["items"], answer["files"], answer["duplicates"]) == (tensors, ranks * tensors, ranks, 0)
+    assert sorted(tensor["name"] for tensor in answer["all_tensors"]) == sorted(names)
+    assert {tuple(tensor["shape"]) for tensor in answer["all_tensors"]} == {(ranks * rows, 8)}
+    assert answer["payload_bytes"] == ranks * tensors * rows * 8 * 2
+    assert answer["payload_bytes"] + answer["frame_bytes"] == ranks * sum(1000 - number for number in range(tensors))
 
 
 def test_bytes_that_no_item_covers_and_twice_stored_parts_are_counted(tmp_path):

@@ -338,6 +338,30 @@ static void damage_is_named_by_tensor_file_and_offset(void **unused)
     damage_and_load("model=gpt2-tiny dp=2 zero=1", remove_one, "No such file", 2);
 }
 
+/* Rank 0 finds that while others already have a part. */
+static void metadata_that_end_early_fail_the_load_of_all_ranks(void **unused)
+{
+    (void)unused;
+    struct world world;
+    char path[512];
+    struct stat status;
+    clear();
+    world_open(&world, "model=gpt2-tiny dp=3 zero=1", folder, 1);
+    world_pass(&world, OP_SAVE, "a");
+    snprintf(path, sizeof path, "%s/a/.metadata", folder);
+    assert_int_equal(stat(path, &status), 0);
+    for (int part = 1; part < 4; part++) {
+        assert_int_equal(truncate(path, status.st_size * (4 - part) / 4), 0);
+        assert_int_not_equal(world_run(&world, OP_LOAD, "a", WORLD_TIMEOUT_NS), 0);
+        assert_int_equal(world.ranks[0].rc, CB_ERR_FORMAT);
+        for (uint32_t rank = 1; rank < world.size; rank++) {
+            assert_int_equal(world.ranks[rank].rc, CB_ERR_ABORTED);
+            assert_non_null(strstr(world.ranks[rank].err.message, "rank 0 failed"));
+        }
+    }
+    world_close(&world);
+}
+
 static void a_bit_flipped_below_the_reader_is_found(void **unused)
 {
     (void)unused;
@@ -501,6 +525,7 @@ int main(void)
         cmocka_unit_test(an_overwritten_checkpoint_is_gone_until_the_new_one_is_whole),
         cmocka_unit_test(a_load_without_a_marker_says_so),
         cmocka_unit_test(damage_is_named_by_tensor_file_and_offset),
+        cmocka_unit_test(metadata_that_end_early_fail_the_load_of_all_ranks),
         cmocka_unit_test(a_bit_flipped_below_the_reader_is_found),
         cmocka_unit_test(a_read_error_fails_its_items_and_the_load_goes_on),
         cmocka_unit_test(a_checkpoint_of_another_model_is_refused_by_name),
