@@ -167,8 +167,7 @@ static int add_place(struct stored_collector *self, uint32_t number, const struc
                      struct cb_err *err)
 {
     const struct stored_tensor *tensor = &self->checkpoint->tensors[number];
-    struct stored_chunk *chunk =
-        place->region.dims == tensor->dims ? find_chunk(self, tensor, &place->region) : NULL;
+    struct stored_chunk *chunk = place->region.dims == tensor->dims ? find_chunk(self, tensor, &place->region) : NULL;
     struct stored_chunk *end = self->checkpoint->chunks + tensor->first_chunk + tensor->chunk_count;
     if (place->file == NO_FILE)
         return malformed(self, err);
@@ -176,7 +175,8 @@ static int add_place(struct stored_collector *self, uint32_t number, const struc
         return self->need && place->region.dims == tensor->dims
                    ? 0
                    : bad(self, tensor, "an item that is none of its chunks", err);
-    for (; chunk < end && chunk->file == NO_FILE && region_compare_offsets(&chunk->region, &place->region) == 0; chunk++) {
+    for (; chunk < end && chunk->file == NO_FILE && region_compare_offsets(&chunk->region, &place->region) == 0;
+         chunk++) {
         chunk->file = place->file;
         chunk->offset = place->offset;
         chunk->length = place->length;
@@ -268,9 +268,8 @@ static int number_files(struct stored_collector *self, struct cb_err *err)
             return bad(self, &made->tensors[chunk->tensor], "a chunk that no file holds", err);
         if (!self->need)
             continue;
-        const uint32_t *found = self->files ? bsearch(&chunk->file, self->files, self->files_wanted, sizeof *found,
-                                                      compare_numbers)
-                                            : NULL;
+        const uint32_t *found =
+            self->files ? bsearch(&chunk->file, self->files, self->files_wanted, sizeof *found, compare_numbers) : NULL;
         chunk->file = found ? (uint32_t)(found - self->files) : NO_FILE;
     }
     return 0;

@@ -85,8 +85,8 @@ static int read_alone(struct stored_collector *collector, struct metadata *metad
     return metadata_pass(metadata, &sink, err);
 }
 
-int share_stored(struct comm *comm, struct metadata *metadata, stored_need_fn need, void *context,
-                 uint64_t deadline_ns, struct stored_checkpoint **checkpoint, struct cb_err *err)
+int share_stored(struct comm *comm, struct metadata *metadata, stored_need_fn need, void *context, uint64_t deadline_ns,
+                 struct stored_checkpoint **checkpoint, struct cb_err *err)
 {
     struct sharing self = {.comm = comm, .deadline_ns = deadline_ns};
     struct stored_collector *collector = &self.receiver.collector;

@@ -9,7 +9,7 @@
  * `need` names (NULL: all of it). It is sent in blocks of 4 MiB, so memory beyond the result does not depend on its
  * size. A rank that fails for itself takes part until the end: the caller agrees on the result. *checkpoint is NULL
  * without an error where rank 0 could not read on. Collective. */
-int share_stored(struct comm *comm, struct metadata *metadata, stored_need_fn need, void *context,
-                 uint64_t deadline_ns, struct stored_checkpoint **checkpoint, struct cb_err *err) CB_MUST_CHECK;
+int share_stored(struct comm *comm, struct metadata *metadata, stored_need_fn need, void *context, uint64_t deadline_ns,
+                 struct stored_checkpoint **checkpoint, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

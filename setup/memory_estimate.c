@@ -137,7 +137,7 @@ uint64_t estimate_metadata_memory_bytes(const struct experiment *experiment, uin
     if (!is_ours || !reads_back(experiment))
         return 0;
     return metadata_bytes < METADATA_MOST_BYTES / METADATA_TIMES ? metadata_bytes * METADATA_TIMES
-                                                                  : METADATA_MOST_BYTES;
+                                                                 : METADATA_MOST_BYTES;
 }
 
 static uint64_t rank_bytes(struct layout_sizes *sizes, uint64_t rank)

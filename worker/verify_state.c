@@ -156,8 +156,7 @@ static void read_metadata(struct verification *self)
         self->no_metadata = true;
         return;
     }
-    self->no_metadata =
-        metadata_read_needed(job->store, job->path, load_need_of, &need, &self->stored, &unused) != 0;
+    self->no_metadata = metadata_read_needed(job->store, job->path, load_need_of, &need, &self->stored, &unused) != 0;
     load_need_release(&need);
 }
 

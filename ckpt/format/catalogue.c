@@ -253,7 +253,8 @@ bool catalogue_is(const void *bytes, size_t len)
     return index_is(&catalogue_form, bytes, len);
 }
 
-int catalogue_pass(const char *name, const struct byte_source *source, const struct stored_sink *sink, struct cb_err *err)
+int catalogue_pass(const char *name, const struct byte_source *source, const struct stored_sink *sink,
+                   struct cb_err *err)
 {
     return index_pass(&catalogue_form, name, source, sink, err);
 }
@@ -263,7 +264,8 @@ bool raw_index_is(const void *bytes, size_t len)
     return index_is(&raw_form, bytes, len);
 }
 
-int raw_index_pass(const char *name, const struct byte_source *source, const struct stored_sink *sink, struct cb_err *err)
+int raw_index_pass(const char *name, const struct byte_source *source, const struct stored_sink *sink,
+                   struct cb_err *err)
 {
     return index_pass(&raw_form, name, source, sink, err);
 }

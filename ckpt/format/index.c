@@ -95,7 +95,7 @@ struct index_reader {
     const struct stored_sink *sink;
     struct {
         uint32_t dims, chunk_count;
-    } *tensors;
+    } * tensors;
     uint64_t tensor_count, chunk_count, file_count;
     struct stored_chunk batch[STORED_AT_ONCE];
     struct cb_err *err;
@@ -131,9 +131,9 @@ static int why(const struct index_reader *self, int code)
 {
     if (code || self->cursor.window.code)
         return code ? code : self->cursor.window.code;
-    return self->cursor.failed ? cb_fail(self->err, CB_ERR_FORMAT, "%s: the %s is none of a checkpoint", self->name,
-                                         self->form->what)
-                               : 0;
+    return self->cursor.failed
+               ? cb_fail(self->err, CB_ERR_FORMAT, "%s: the %s is none of a checkpoint", self->name, self->form->what)
+               : 0;
 }
 
 static int pass_tensors(struct index_reader *self)

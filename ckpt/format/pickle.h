@@ -67,8 +67,8 @@ enum pickle_global {
 
 struct pickle_node {
     uint8_t kind;
-    uint8_t global; /* of PICKLE_GLOBAL */
-    uint8_t dtype;  /* of PICKLE_G_DTYPE and PICKLE_G_STORAGE */
+    uint8_t global;     /* of PICKLE_GLOBAL */
+    uint8_t dtype;      /* of PICKLE_G_DTYPE and PICKLE_G_STORAGE */
     uint8_t remembered; /* by the memo, from which it is fetched later */
     uint32_t count;
     union {

@@ -140,6 +140,5 @@ uint32_t *pickle_memo_at(const struct pickle_memo *self, uint64_t number)
     uint64_t bit = UINT64_C(1) << number % 64, word = page ? page->bits[number % PAGE_NUMBERS / 64] : 0;
     if (!(word & bit))
         return NULL;
-    return &self->values[page->before[number % PAGE_NUMBERS / 64] +
-                         (unsigned)__builtin_popcountll(word & (bit - 1))];
+    return &self->values[page->before[number % PAGE_NUMBERS / 64] + (unsigned)__builtin_popcountll(word & (bit - 1))];
 }

@@ -43,7 +43,7 @@ struct machine {
     uint64_t full_text_bytes;
     struct pickle_memo memo;
     struct words stack, marks;
-    uint32_t passed; /* stands for a value that has been passed on */
+    uint32_t passed;               /* stands for a value that has been passed on */
     uint32_t none, no, yes, empty; /* values created once; the last is the empty tuple */
     /* Cache of integers and tuples by a hash of their contents. They are immutable, and a million chunks have few
      * distinct sizes and offsets, which would otherwise take a third of all memory. */
@@ -137,7 +137,8 @@ static inline int take(struct machine *self, uint64_t count, const unsigned char
         return 0;
     if (self->in.code)
         return self->in.code;
-    return fail(self, count > byte_window_left(&self->in) ? "it ends in the middle of something" : "a text is too long");
+    return fail(self,
+                count > byte_window_left(&self->in) ? "it ends in the middle of something" : "a text is too long");
 }
 
 /* At most 8 bytes, little-endian. */
@@ -253,9 +254,9 @@ static int push_global(struct machine *self, const char *module, size_t module_l
     if (find_global(module, module_len, name, name_len, &node))
         return push_node(self, &node);
     return cb_fail(self->err, CB_ERR_FORMAT,
-                   "%s: byte %" PRIu64 " of the pickle: \"%.*s.%.*s\" is nothing that a checkpoint may name", self->name,
-                   byte_window_position(&self->in), (int)(module_len < 100 ? module_len : 100), module, (int)(name_len < 100 ? name_len : 100),
-                   name);
+                   "%s: byte %" PRIu64 " of the pickle: \"%.*s.%.*s\" is nothing that a checkpoint may name",
+                   self->name, byte_window_position(&self->in), (int)(module_len < 100 ? module_len : 100), module,
+                   (int)(name_len < 100 ? name_len : 100), name);
 }
 
 static int op_global(struct machine *self)
@@ -373,10 +374,9 @@ static int dict_at(struct machine *self, uint32_t place)
 {
     const struct pickle_node *nodes = self->pickle->nodes;
     const uint32_t *stack = self->stack.data;
-    bool in_state = self->dicts && place >= 3 && place % 2 == 1 && self->marks.count > 0 &&
-                    self->marks.data[0] == 2 && (self->marks.count == 1 || self->marks.data[1] > place) &&
-                    nodes[stack[0]].kind == PICKLE_OBJECT && nodes[stack[1]].kind == PICKLE_DICT &&
-                    nodes[stack[place]].kind == PICKLE_DICT;
+    bool in_state = self->dicts && place >= 3 && place % 2 == 1 && self->marks.count > 0 && self->marks.data[0] == 2 &&
+                    (self->marks.count == 1 || self->marks.data[1] > place) && nodes[stack[0]].kind == PICKLE_OBJECT &&
+                    nodes[stack[1]].kind == PICKLE_DICT && nodes[stack[place]].kind == PICKLE_DICT;
     for (int i = 0; in_state && self->dicts->keys[i]; i++) {
         if (!pickle_text_is(&nodes[stack[place - 1]], self->dicts->keys[i]))
             continue;

@@ -249,8 +249,8 @@ static int take_run(struct stored_receiver *self, struct index_cursor *cursor)
     struct region around = {0};
     uint64_t tensor = take_number(cursor), known = take_number(cursor), count = take_number(cursor);
     uint64_t dims = take_number(cursor);
-    cursor->failed |= tensor >= self->tensors || known == 0 || known > STORED_ALL || count > STORED_AT_ONCE ||
-                      dims > CKPT_MAX_DIMS;
+    cursor->failed |=
+        tensor >= self->tensors || known == 0 || known > STORED_ALL || count > STORED_AT_ONCE || dims > CKPT_MAX_DIMS;
     if (cursor->failed || self->collector.checkpoint->tensors[tensor].dims != dims)
         return cb_fail(cursor->err, CB_ERR_CORRUPT, "a run of chunks did not arrive whole from rank 0");
     around.dims = (uint32_t)dims;

@@ -108,7 +108,7 @@ static void metadata_of_many_items_takes_little_memory_and_few_calls(void **unus
         return;
     if (calls <= TENSORS || calls > 3 * TENSORS + 200) /* name twice and keys of each, and arrays that double */
         fail_msg("%llu calls", (unsigned long long)calls);
-    if (bytes_asked / ITEMS > 1250)                            /* arrays that double ask for twice what they end with */
+    if (bytes_asked / ITEMS > 1250) /* arrays that double ask for twice what they end with */
         fail_msg("%llu bytes an item", (unsigned long long)(bytes_asked / ITEMS));
 }
 

@@ -13,8 +13,8 @@
 
 #include "ckpt/format/format.h"
 #include "ckpt/load/load_need.h"
-#include "ckpt/stored/stored_blocks.h"
 #include "ckpt/plan/plan_internal.h"
+#include "ckpt/stored/stored_blocks.h"
 #include "core/units.h"
 #include "setup/memory_estimate.h"
 #include "tests/unit/layout_words.h"
