@@ -43,6 +43,21 @@ static int plugin_identify(uint32_t index, unsigned char id[DEVICE_ID_BYTES], st
     return rc;
 }
 
+static void format_pci(const struct cudaDeviceProp *properties, char pci[DEVICE_PCI_BYTES])
+{
+    snprintf(pci, DEVICE_PCI_BYTES, "%04x:%02x:%02x.0", properties->pciDomainID, properties->pciBusID,
+             properties->pciDeviceID);
+}
+
+static int plugin_locate(uint32_t index, char pci[DEVICE_PCI_BYTES], struct cb_err *err)
+{
+    struct cudaDeviceProp properties;
+    int rc = cuda_check(cudaGetDeviceProperties(&properties, (int)index), err, "asking where the GPU is");
+    if (!rc)
+        format_pci(&properties, pci);
+    return rc;
+}
+
 static void describe_versions(char *text, size_t room)
 {
     int driver = 0, runtime = 0, nccl = 0;
@@ -74,8 +89,7 @@ static int plugin_describe(struct device *device, struct device_info *info, stru
         .free_bytes = free_bytes,
     };
     snprintf(info->name, sizeof info->name, "%.127s", properties.name);
-    snprintf(info->pci, sizeof info->pci, "%04x:%02x:%02x.0", properties.pciDomainID, properties.pciBusID,
-             properties.pciDeviceID);
+    format_pci(&properties, info->pci);
     describe_versions(info->versions, sizeof info->versions);
     return 0;
 }
@@ -86,6 +100,7 @@ const struct device_plugin_ops ckptbench_device_plugin __attribute__((visibility
     .built = "CUDA " TEXT(CUDART_VERSION) ", NCCL " TEXT(NCCL_MAJOR) "." TEXT(NCCL_MINOR) "." TEXT(NCCL_PATCH),
     .count = plugin_count,
     .identify = plugin_identify,
+    .locate = plugin_locate,
     .open = cuda_device_open,
     .describe = plugin_describe,
     .measure = cuda_measure,

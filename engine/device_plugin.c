@@ -10,6 +10,7 @@
 #include "core/units.h"
 #include "engine/affinity.h"
 #include "engine/gpu_place.h"
+#include "engine/near_adapter.h"
 #include "run/cuda_plugin.h"
 
 int device_plugin_check(const struct device_plugin_ops *ops, const char *path, struct cb_err *err)
@@ -19,7 +20,7 @@ int device_plugin_check(const struct device_plugin_ops *ops, const char *path, s
                        "%s is of another version (%" PRIu32 ".%" PRIu32 ", this program needs %d.%d): build both from "
                        "the same source",
                        path, ops->version, ops->device_version, DEVICE_PLUGIN_VERSION, DEVICE_VERSION);
-    if (!ops->built || !ops->count || !ops->identify || !ops->open || !ops->describe || !ops->measure ||
+    if (!ops->built || !ops->count || !ops->identify || !ops->locate || !ops->open || !ops->describe || !ops->measure ||
         !ops->open_math || !ops->open_gemm || !ops->queue_gemm || !ops->check_gemm || !ops->close_gemm ||
         !ops->start_activity || !ops->stop_activity || !ops->comm || !ops->comm->make_id || !ops->comm->join ||
         !ops->comm->queue || !ops->comm->copy || !ops->comm->record || !ops->comm->mark || !ops->comm->hold_device ||
@@ -79,6 +80,33 @@ int device_plugin_identify(const struct device_plugin *self, uint32_t local_rank
     uint32_t index = 0;
     int rc = choose_device(self, local_rank, &index, err);
     return rc ? rc : self->ops->identify(index, id, err);
+}
+
+/* The rank's number on its machine, by the launcher that started it. */
+static uint32_t launched_local_rank(void)
+{
+    static const char *const variables[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PALS_LOCAL_RANKID",
+                                            "SLURM_LOCALID"};
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
+        const char *text = getenv(variables[i]);
+        if (text && *text)
+            return (uint32_t)strtoul(text, NULL, 10);
+    }
+    return 0;
+}
+
+void device_plugin_set_adapters(const char *sysfs, char *text, size_t room)
+{
+    struct device_plugin plugin;
+    struct cb_err unused; /* who needs the device later says what is wrong with it */
+    char pci[DEVICE_PCI_BYTES];
+    uint32_t index = 0, local_rank = launched_local_rank();
+    *text = '\0';
+    if (device_plugin_open(&plugin, &unused))
+        return;
+    if (choose_device(&plugin, local_rank, &index, &unused) == 0 && plugin.ops->locate(index, pci, &unused) == 0)
+        near_adapter_set(sysfs, pci, local_rank, text, room);
+    device_plugin_close(&plugin);
 }
 
 int device_plugin_open_device(const struct device_plugin *self, uint32_t local_rank, struct device **device,

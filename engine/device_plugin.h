@@ -18,16 +18,17 @@
 #include "engine/device_math.h"
 #include "run/status_page.h"
 
-#define DEVICE_PLUGIN_VERSION 6
+#define DEVICE_PLUGIN_VERSION 7
+#define DEVICE_PCI_BYTES 32
 #define DEVICE_ID_BYTES 16
 #define DEVICE_PLUGIN_SYMBOL "ckptbench_device_plugin"
 
 /* Properties of a device. */
 struct device_info {
-    char name[128];     /* "NVIDIA H100 80GB HBM3" */
-    char pci[32];       /* "0000:3b:00.0", as in /sys/bus/pci/devices */
-    char versions[128]; /* of driver and libraries */
-    uint32_t index;     /* among the devices visible to the process */
+    char name[128];             /* "NVIDIA H100 80GB HBM3" */
+    char pci[DEVICE_PCI_BYTES]; /* "0000:3b:00.0", as in /sys/bus/pci/devices */
+    char versions[128];         /* of driver and libraries */
+    uint32_t index;             /* among the devices visible to the process */
     uint32_t capability_major, capability_minor, multiprocessors;
     uint64_t memory_bytes, free_bytes;
 };
@@ -68,6 +69,8 @@ struct device_plugin_ops {
     int (*count)(uint32_t *count, struct cb_err *err); /* visible devices; 0 is not a failure */
     /* A unique id of the device, the same in every process. Allocates no device memory. */
     int (*identify)(uint32_t index, unsigned char id[DEVICE_ID_BYTES], struct cb_err *err);
+    /* Its PCI address, as in device_info. Allocates no device memory. */
+    int (*locate)(uint32_t index, char pci[DEVICE_PCI_BYTES], struct cb_err *err);
     int (*open)(uint32_t index, struct device **device, struct cb_err *err);
     int (*describe)(struct device *device, struct device_info *info, struct cb_err *err);
     /* `size`: bytes of a copy, rows of a matrix. CB_ERR_UNSUPPORTED with the reason if the device cannot do it,
@@ -120,6 +123,10 @@ int device_plugin_open_device(const struct device_plugin *self, uint32_t local_r
 /* The id of the device that device_plugin_open_device would open. */
 int device_plugin_identify(const struct device_plugin *self, uint32_t local_rank, unsigned char id[DEVICE_ID_BYTES],
                            struct cb_err *err) CB_MUST_CHECK;
+
+/* Gives MPI and NCCL the adapters near the GPUs (engine/near_adapter.h), before MPI starts: the rank's number on its
+ * machine is read from the launcher's variables. `text` describes what is set; it is "" without a GPU. */
+void device_plugin_set_adapters(const char *sysfs, char *text, size_t room);
 
 int device_plugin_open_math(const struct device_plugin *self, struct device *device, struct device_math **math,
                             struct cb_err *err) CB_MUST_CHECK;

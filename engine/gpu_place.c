@@ -97,18 +97,25 @@ static void look_at_class(struct search *self, const char *sysfs, const char *cl
     closedir(listed);
 }
 
-int gpu_place_read(const char *sysfs, const char *pci, struct gpu_place *place, struct cb_err *err)
+/* The folder of a PCI device, without links; false if there is none. */
+static bool find_device(const char *sysfs, const char *pci, char folder[PATH_MAX])
 {
-    char link[PATH_MAX], lower[64], path[PATH_MAX + 32];
-    struct search search = {.place = place};
-    *place = (struct gpu_place){.node = -1};
+    char link[PATH_MAX], lower[64];
     snprintf(lower, sizeof lower, "%s", pci);
     for (char *c = lower; *c; c++)
         *c = (char)tolower((unsigned char)*c);
-    if (snprintf(link, sizeof link, "%s/bus/pci/devices/%s", sysfs, lower) >= (int)sizeof link ||
-        !realpath(link, search.gpu))
+    return snprintf(link, sizeof link, "%s/bus/pci/devices/%s", sysfs, lower) < (int)sizeof link &&
+           realpath(link, folder);
+}
+
+int gpu_place_read(const char *sysfs, const char *pci, struct gpu_place *place, struct cb_err *err)
+{
+    char path[PATH_MAX + 32];
+    struct search search = {.place = place};
+    *place = (struct gpu_place){.node = -1};
+    if (!find_device(sysfs, pci, search.gpu))
         return cb_fail(err, CB_ERR_NOT_FOUND, "%s has no PCI device %s: where the GPU is in this machine is unknown",
-                       sysfs, lower);
+                       sysfs, pci);
     place->node = read_node(search.gpu);
     snprintf(path, sizeof path, "%s/local_cpulist", search.gpu);
     read_line(path, place->cores, sizeof place->cores);
@@ -128,6 +135,110 @@ void gpu_place_describe(const struct gpu_place *place, char *text, size_t room)
                  place->is_same_node ? ", same node" : "");
     snprintf(text, room, "%s, %s", node, adapter);
 }
+
+/* --- adapters that can be used --- */
+
+/* The first active port of an InfiniBand or RoCE adapter; 0 if it has none. */
+static uint32_t active_port(const char *sysfs, const char *adapter)
+{
+    char path[PATH_MAX], line[64];
+    for (uint32_t port = 1; port < 256; port++) {
+        if (snprintf(path, sizeof path, "%s/class/infiniband/%s/ports/%u/state", sysfs, adapter, port) >=
+                (int)sizeof path ||
+            access(path, R_OK) != 0)
+            return 0;
+        read_line(path, line, sizeof line);
+        if (strstr(line, "ACTIVE")) /* "4: ACTIVE" */
+            return port;
+    }
+    return 0;
+}
+
+static int compare_adapters(const void *a, const void *b)
+{
+    return strverscmp(a, b); /* the name is the first member: mlx5_2 before mlx5_10 */
+}
+
+static void list_adapters(const char *sysfs, struct gpu_adapters *adapters)
+{
+    char folder[PATH_MAX];
+    *adapters = (struct gpu_adapters){0};
+    if (snprintf(folder, sizeof folder, "%s/class/infiniband", sysfs) >= (int)sizeof folder)
+        return;
+    DIR *listed = opendir(folder);
+    if (!listed)
+        return;
+    for (struct dirent *entry = readdir(listed); entry; entry = readdir(listed)) {
+        uint32_t port = entry->d_name[0] == '.' ? 0 : active_port(sysfs, entry->d_name);
+        if (port == 0 || adapters->count == GPU_MOST_ADAPTERS || strlen(entry->d_name) >= sizeof adapters->all[0].name)
+            continue;
+        snprintf(adapters->all[adapters->count].name, sizeof adapters->all[0].name, "%.31s", entry->d_name);
+        adapters->all[adapters->count++].port = port;
+    }
+    closedir(listed);
+    qsort(adapters->all, adapters->count, sizeof adapters->all[0], compare_adapters);
+}
+
+/* Marks the adapters that are near a GPU, whose folder in /sys is `gpu`. */
+static void mark_near(const char *sysfs, const char *gpu, struct gpu_adapters *adapters)
+{
+    unsigned nearness[GPU_MOST_ADAPTERS], best = 0;
+    int node = read_node(gpu);
+    for (size_t i = 0; i < adapters->count; i++) {
+        char link[PATH_MAX], device[PATH_MAX];
+        nearness[i] = 0;
+        if (snprintf(link, sizeof link, "%s/class/infiniband/%s/device", sysfs, adapters->all[i].name) >=
+                (int)sizeof link ||
+            !realpath(link, device))
+            continue;
+        nearness[i] = 2 + 2 * count_shared(gpu, device) + (node >= 0 && read_node(device) == node ? 1 : 0);
+        best = nearness[i] > best ? nearness[i] : best;
+    }
+    for (size_t i = 0; i < adapters->count; i++) {
+        bool adds = best > 0 && nearness[i] == best && !adapters->all[i].near;
+        adapters->all[i].near = adapters->all[i].near || adds;
+        adapters->near_count += adds ? 1 : 0;
+    }
+}
+
+/* A device of NVIDIA that computes or shows: no switch and no bridge. */
+static bool is_gpu(const char *device)
+{
+    char path[PATH_MAX + 16], vendor[32], class[32];
+    snprintf(path, sizeof path, "%s/vendor", device);
+    read_line(path, vendor, sizeof vendor);
+    snprintf(path, sizeof path, "%s/class", device);
+    read_line(path, class, sizeof class);
+    return strcmp(vendor, "0x10de") == 0 && (strncmp(class, "0x0300", 6) == 0 || strncmp(class, "0x0302", 6) == 0);
+}
+
+static void mark_near_any(const char *sysfs, struct gpu_adapters *adapters)
+{
+    char folder[PATH_MAX], link[PATH_MAX], device[PATH_MAX];
+    if (snprintf(folder, sizeof folder, "%s/bus/pci/devices", sysfs) >= (int)sizeof folder)
+        return;
+    DIR *listed = opendir(folder);
+    if (!listed)
+        return;
+    for (struct dirent *entry = readdir(listed); entry; entry = readdir(listed)) {
+        if (entry->d_name[0] != '.' && snprintf(link, sizeof link, "%s/%s", folder, entry->d_name) < (int)sizeof link &&
+            realpath(link, device) && is_gpu(device))
+            mark_near(sysfs, device, adapters);
+    }
+    closedir(listed);
+}
+
+void gpu_adapters_find(const char *sysfs, const char *pci, struct gpu_adapters *adapters)
+{
+    char gpu[PATH_MAX];
+    list_adapters(sysfs, adapters);
+    if (!pci)
+        mark_near_any(sysfs, adapters);
+    else if (find_device(sysfs, pci, gpu))
+        mark_near(sysfs, gpu, adapters);
+}
+
+/* --- cores --- */
 
 static bool read_number(const char **text, unsigned long *number)
 {

@@ -16,6 +16,7 @@
 #include "core/units.h"
 #include "core/version.h"
 #include "engine/device_plugin.h"
+#include "engine/near_adapter.h"
 #include "run/run_folder.h"
 #include "run/workload_kind.h"
 #include "suite/suite.h"
@@ -31,6 +32,7 @@
 struct arguments {
     const char *run_folder, *pages;
     uint64_t attempt, nodes; /* 0 nodes: all ranks are on this machine and `pages` is the folder itself */
+    const char *adapter;     /* of adapter=, if the run uses GPUs; else NULL */
 };
 
 /* For the signal handler; set once, before handlers are installed. */
@@ -74,7 +76,9 @@ static void catch_signals(struct status_page *page)
 
 static int print_usage(FILE *out)
 {
-    fprintf(out, "usage: " PROGRAM " --run-folder RUN --attempt N --pages FOLDER [--nodes N] [--release VERSION]\n"
+    fprintf(out, "usage: " PROGRAM
+                 " --run-folder RUN --attempt N --pages FOLDER [--nodes N] [--adapter auto|none] [--release "
+                 "VERSION]\n"
                  "       " PROGRAM " --devices\n"
                  "One rank of a run; ckptbench-agent starts it under MPI's launcher. --devices lists the GPUs.\n");
     return out == stdout ? CB_EXIT_PASS : CB_EXIT_USAGE;
@@ -120,6 +124,8 @@ static int read_arguments(int argc, char **argv, struct arguments *arguments, st
             rc = units_parse_u64(value, &arguments->attempt, err);
         else if (strcmp(argv[i], "--nodes") == 0)
             rc = units_parse_u64(value, &arguments->nodes, err);
+        else if (strcmp(argv[i], "--adapter") == 0)
+            arguments->adapter = value;
         else if (strcmp(argv[i], "--release") == 0)
             rc = check_release(value, err);
         else
@@ -148,7 +154,7 @@ static int find_pages(const struct arguments *arguments, const struct comm *comm
     return len < 4096 ? 0 : cb_fail(err, CB_ERR_USAGE, "the folder of status pages has too long a name");
 }
 
-static void add_own_facts(struct status_page *page, const struct comm *comm)
+static void add_own_facts(struct status_page *page, const struct comm *comm, const char *adapters)
 {
     char text[256] = "";
     const char *node = getenv("SLURMD_NODENAME");
@@ -159,6 +165,8 @@ static void add_own_facts(struct status_page *page, const struct comm *comm)
     if (gethostname(text, sizeof text - 1) == 0)
         status_page_add_fact(page, "hostname", text);
     status_page_add_fact(page, "mpi", comm_library(comm));
+    if (*adapters)
+        status_page_add_fact(page, "adapter", adapters);
 }
 
 static int open_page(const char *pages, const struct comm *comm, struct status_page **page, struct cb_err *err)
@@ -262,14 +270,14 @@ static int run_workload(const struct arguments *arguments, struct comm *comm, st
 }
 
 /* Runs the rank with an open status page. Returns 0, or a cb_code that is on the page. */
-static int live(const struct arguments *arguments, struct comm *comm, struct status_page *page)
+static int live(const struct arguments *arguments, struct comm *comm, struct status_page *page, const char *adapters)
 {
     struct cb_err err = {0};
     struct experiment *experiment = NULL;
     catch_signals(page);
     comm_watch(comm, status_page_check, page);
     atomic_store(&page->pid, (uint32_t)getpid());
-    add_own_facts(page, comm);
+    add_own_facts(page, comm, adapters);
     atomic_store(&page->ready_ns, clock_monotonic_ns());
     set_phase(page, PHASE_READY);
     int rc = agree(
@@ -295,7 +303,7 @@ int main(int argc, char **argv)
     struct comm *comm = NULL;
     struct status_page *page = NULL;
     struct cb_err err = {0};
-    char pages[4096];
+    char pages[4096], adapters[NEAR_ADAPTER_BYTES] = "";
     process_begin();
     log_init(PROGRAM, LOG_NORMAL);
     if (argc == 2 && strcmp(argv[1], "--help") == 0)
@@ -311,6 +319,10 @@ int main(int argc, char **argv)
         log_error("%s", err.message);
         return rc == CB_ERR_USAGE ? print_usage(stderr) : cb_exit_code(rc);
     }
+    if (arguments.adapter && strcmp(arguments.adapter, "auto") == 0)
+        device_plugin_set_adapters("/sys", adapters, sizeof adapters);
+    else if (arguments.adapter)
+        snprintf(adapters, sizeof adapters, "left alone (adapter=%.32s)", arguments.adapter);
     rc = comm_new((uint32_t)arguments.nodes, &comm, &err);
     if (!rc)
         rc = find_pages(&arguments, comm, pages, &err);
@@ -321,7 +333,7 @@ int main(int argc, char **argv)
         log_error("%s", err.message);
         _exit(cb_exit_code(rc)); /* ranks that found their page must not wait for this one in MPI_Finalize */
     }
-    rc = live(&arguments, comm, page);
+    rc = live(&arguments, comm, page, adapters);
     fflush(NULL);
     if (comm_can_end(comm))
         comm_free(comm);

@@ -13,6 +13,7 @@
 #include "core/process.h"
 #include "core/rank_placement.h"
 #include "core/version.h"
+#include "run/workload_kind.h"
 
 #define FILE_MAX_BYTES (64 << 20)
 #define MPI_NODE_PREFIX "ckptbench-node-" /* mpirun cannot parse user@host:port as a host name */
@@ -71,6 +72,14 @@ void command_line_add(struct command_line *self, const char *const *words)
         self->words[self->count++] = *words;
 }
 
+void command_line_add_adapter(struct command_line *self, const struct experiment *experiment)
+{
+    const char *sections = experiment_text(experiment, OPT_SUITE_ONLY);
+    bool suite_does = strcmp(sections, "all") == 0 || strstr(sections, "gpu");
+    if (workload_kind_of(experiment)->measures_cluster ? suite_does : experiment_is(experiment, OPT_DEVICE, "cuda"))
+        command_line_add(self, (const char *const[]){"--adapter", experiment_text(experiment, OPT_ADAPTER), NULL});
+}
+
 /* Hydra passes mpirun's environment to the ranks of all nodes, and each has a name of its own. */
 static bool names_this_node(const char *variable)
 {
@@ -91,6 +100,7 @@ static int start_ranks(struct attempt *attempt, const char *const *launcher, con
     command_line_add(&line, launcher);
     command_line_add(&line, worker->words);
     command_line_add(&line, told);
+    command_line_add_adapter(&line, attempt->experiment);
     const struct child_options options = {.argv = line.words,
                                           .environment = (const char *const *)variables->text,
                                           .leaves_out = names_this_node,

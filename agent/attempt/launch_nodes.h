@@ -25,6 +25,8 @@ struct command_line {
     size_t count;
 };
 void command_line_add(struct command_line *self, const char *const *words);
+/* Tells ranks that use GPUs whether adapters are set (adapter=). */
+void command_line_add_adapter(struct command_line *self, const struct experiment *experiment);
 
 /* Starts attempt->launcher_name as attempt->launcher. Places ranks as in core/rank_placement.h. */
 int launch_across_nodes(struct attempt *attempt, const struct worker *worker, int log_fd,

@@ -123,6 +123,7 @@ static int start_here(struct attempt *attempt, const struct worker *worker, int 
     }
     command_line_add(&line, worker->words);
     command_line_add(&line, told);
+    command_line_add_adapter(&line, attempt->experiment);
     int rc = mpi_variables_add(&variables, mpi->always, err);
     if (!rc)
         rc = mpi_variables_add(&variables, mpi->one_node, err);

@@ -30,6 +30,13 @@ static int identify(uint32_t index, unsigned char id[DEVICE_ID_BYTES], struct cb
     return 0;
 }
 
+static int locate(uint32_t index, char pci[DEVICE_PCI_BYTES], struct cb_err *err)
+{
+    (void)index, (void)err;
+    snprintf(pci, DEVICE_PCI_BYTES, "fake:%d", (int)number_of("OMPI_COMM_WORLD_RANK", 0));
+    return 0;
+}
+
 static int open_one(uint32_t index, struct device **device, struct cb_err *err)
 {
     struct fake_device *opened = fake_device_new(index + 1, 3);
@@ -44,7 +51,7 @@ static int describe(struct device *device, struct device_info *info, struct cb_e
     (void)err;
     uint64_t bytes = number_of("FAKE_DEVICE_BYTES", UINT64_C(1) << 40);
     *info = (struct device_info){.name = "a fake device", .versions = "none", .free_bytes = bytes};
-    snprintf(info->pci, sizeof info->pci, "fake:%d", (int)number_of("OMPI_COMM_WORLD_RANK", 0));
+    (void)!locate(0, info->pci, err);
     info->memory_bytes = bytes;
     for (size_t i = 0; i < FAKE_MAX_MEMORIES; i++)
         info->free_bytes -= ((struct fake_device *)device)->memories[i].bytes;
@@ -182,6 +189,7 @@ const struct device_plugin_ops ckptbench_device_plugin __attribute__((visibility
     .built = "for tests",
     .count = count_them,
     .identify = identify,
+    .locate = locate,
     .open = open_one,
     .describe = describe,
     .measure = measure,

@@ -177,7 +177,7 @@ int main(int argc, char **argv)
     if (argc != 9 && argc != 11)
         return 9;
     find_rank(&rank);
-    if (find_folder(argv, argc == 11 ? argv[8] : NULL, argv[2], rank, folder) ||
+    if (find_folder(argv, argc > 8 && strcmp(argv[7], "--nodes") == 0 ? argv[8] : NULL, argv[2], rank, folder) ||
         status_page_path(folder, rank, path, sizeof path, NULL) || status_page_open(path, &fake.page, NULL) ||
         run_folder_read_experiment(argv[2], &experiment, NULL))
         return 9;

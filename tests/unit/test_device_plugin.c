@@ -17,6 +17,7 @@
 #include "engine/device_plugin.h"
 #include "engine/device_values.h"
 #include "engine/gpu_place.h"
+#include "engine/near_adapter.h"
 #include "run/cuda_plugin.h"
 #include "tests/unit/fake_comm.h"
 #include "tests/unit/own_folder.h"
@@ -40,6 +41,12 @@ static int no_open(uint32_t index, struct device **device, struct cb_err *err)
 static int no_identify(uint32_t index, unsigned char id[DEVICE_ID_BYTES], struct cb_err *err)
 {
     (void)index, (void)id;
+    return cb_fail(err, CB_ERR_INTERNAL, "asked");
+}
+
+static int no_locate(uint32_t index, char pci[DEVICE_PCI_BYTES], struct cb_err *err)
+{
+    (void)index, (void)pci;
     return cb_fail(err, CB_ERR_INTERNAL, "asked");
 }
 
@@ -105,6 +112,7 @@ static struct device_plugin_ops whole_table(void)
                                       .built = "for a test",
                                       .count = no_count,
                                       .identify = no_identify,
+                                      .locate = no_locate,
                                       .open = no_open,
                                       .describe = no_describe,
                                       .measure = no_measure,
@@ -503,6 +511,169 @@ static void a_rank_runs_near_its_device_and_says_where(void **unused)
     free(page);
 }
 
+/* --- adapters for MPI and NCCL --- */
+
+/* As in a DGX H100: eight GPUs, each behind a switch with an adapter of its own, four NVSwitches, and four more adapters
+ * for storage and for logins, two of them inactive. Names do not follow the GPUs' order. */
+static void make_dgx(const char *name)
+{
+    static const int beside[] = {0, 3, 4, 5, 6, 9, 10, 11}, others[] = {1, 2, 7, 8};
+    char path[256], target[256], link[256];
+    for (int i = 0; i < 12; i++) { /* GPUs, then the other adapters; sockets have one half each */
+        int bus = 0x10 + 0x10 * i, adapter = i < 8 ? beside[i] : others[i - 8], socket = i < 8 ? i / 4 : i / 2 % 2;
+        const char *state = adapter == 2 || adapter == 8 ? "1: DOWN\n" : "4: ACTIVE\n";
+        char switches[96];
+        snprintf(switches, sizeof switches, "devices/pci0000:%02x/0000:%02x:01.0/0000:%02x:00.0", bus, bus, bus + 1);
+        snprintf(path, sizeof path, "%s/%s/0000:%02x:00.0/0000:%02x:00.0", name, switches, bus + 2, bus + 4);
+        make_folders(path);
+        snprintf(target, sizeof target, "../../../%s/0000:%02x:00.0/0000:%02x:00.0", switches, bus + 2, bus + 4);
+        snprintf(link, sizeof link, "%s/class/infiniband/mlx5_%d/ports/1", name, adapter);
+        make_folders(link);
+        snprintf(link, sizeof link, "%s/class/infiniband/mlx5_%d/ports/1/state", name, adapter);
+        write_file(link, state);
+        snprintf(link, sizeof link, "%s/class/infiniband/mlx5_%d/device", name, adapter);
+        make_link(target, link);
+        snprintf(link, sizeof link, "%s/numa_node", path);
+        write_file(link, socket ? "1\n" : "0\n");
+        for (int gpu = 0; i < 8 && gpu < 2; gpu++) { /* the second is an NVSwitch, on half of the buses */
+            if (gpu && i % 2)
+                continue;
+            snprintf(path, sizeof path, "%s/%s/0000:%02x:0%d.0/0000:%02x:00.0", name, switches, bus + 2, 1 + gpu,
+                     bus + 5 + gpu);
+            make_folders(path);
+            snprintf(target, sizeof target, "../../../%s/0000:%02x:0%d.0/0000:%02x:00.0", switches, bus + 2, 1 + gpu,
+                     bus + 5 + gpu);
+            snprintf(link, sizeof link, "%s/bus/pci/devices", name);
+            make_folders(link);
+            snprintf(link, sizeof link, "%s/bus/pci/devices/0000:%02x:00.0", name, bus + 5 + gpu);
+            make_link(target, link);
+            snprintf(link, sizeof link, "%s/numa_node", path);
+            write_file(link, socket ? "1\n" : "0\n");
+            snprintf(link, sizeof link, "%s/vendor", path);
+            write_file(link, "0x10de\n");
+            snprintf(link, sizeof link, "%s/class", path);
+            write_file(link, gpu ? "0x068000\n" : "0x030200\n");
+        }
+    }
+}
+
+#define NEAR_GPUS "mlx5_0,mlx5_3,mlx5_4,mlx5_5,mlx5_6,mlx5_9,mlx5_10,mlx5_11"
+
+/* Runs near_adapter_set with none of the variables set. */
+static void choose_adapters(const char *name, const char *pci, uint32_t local_rank, char text[NEAR_ADAPTER_BYTES])
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    unsetenv("UCX_NET_DEVICES");
+    unsetenv("NCCL_IB_HCA");
+    setenv("HOME", folder, 1);
+    setenv("UCX_CONFIG_DIR", folder, 1);
+    near_adapter_set(path, pci, local_rank, text, NEAR_ADAPTER_BYTES);
+}
+
+static void each_rank_gives_mpi_the_adapter_of_its_gpu_and_nccl_those_of_all_gpus(void **unused)
+{
+    (void)unused;
+    static const char *const nearest[] = {"mlx5_0:1", "mlx5_3:1", "mlx5_4:1",  "mlx5_5:1",
+                                          "mlx5_6:1", "mlx5_9:1", "mlx5_10:1", "mlx5_11:1"};
+    char text[NEAR_ADAPTER_BYTES], pci[32], want[256];
+    make_dgx("dgx");
+    for (uint32_t rank = 0; rank < 8; rank++) {
+        snprintf(pci, sizeof pci, "0000:%02X:00.0", 0x10 + 0x10 * rank + 5);
+        choose_adapters("dgx", pci, rank, text);
+        assert_string_equal(getenv("UCX_NET_DEVICES"), nearest[rank]);
+        assert_string_equal(getenv("NCCL_IB_HCA"), "=" NEAR_GPUS);
+        snprintf(want, sizeof want, "MPI over UCX: %s; NCCL: " NEAR_GPUS, nearest[rank]);
+        assert_string_equal(text, want);
+    }
+}
+
+static void what_a_user_has_set_stays(void **unused)
+{
+    (void)unused;
+    char text[NEAR_ADAPTER_BYTES], path[128];
+    make_dgx("kept");
+    snprintf(path, sizeof path, "%s/kept", folder);
+    unsetenv("NCCL_IB_HCA");
+    setenv("UCX_NET_DEVICES", "all", 1);
+    near_adapter_set(path, "0000:15:00.0", 0, text, sizeof text);
+    assert_string_equal(getenv("UCX_NET_DEVICES"), "all");
+    assert_string_equal(text, "MPI left alone (UCX_NET_DEVICES=all is set); NCCL: " NEAR_GPUS);
+    /* In the libraries' own files, too, which the environment would override. */
+    write_file("ucx.conf", "# UCX_NET_DEVICES=no\nUCX_TLS=rc\nUCX_NET_DEVICES = mlx5_1:1\n");
+    write_file(".nccl.conf", "NCCL_IB_HCA_OF_ANOTHER_NAME=1\nNCCL_IB_HCA=mlx5_1\n");
+    choose_adapters("kept", "0000:15:00.0", 0, text);
+    assert_null(getenv("UCX_NET_DEVICES"));
+    assert_null(getenv("NCCL_IB_HCA"));
+    assert_non_null(strstr(text, "ucx.conf sets UCX_NET_DEVICES); NCCL left alone ("));
+    assert_non_null(strstr(text, ".nccl.conf sets NCCL_IB_HCA)"));
+    write_file("ucx.conf", "");
+    write_file(".nccl.conf", "#NCCL_IB_HCA=mlx5_1\n");
+    choose_adapters("kept", "0000:15:00.0", 0, text);
+    assert_string_equal(getenv("UCX_NET_DEVICES"), "mlx5_0:1");
+}
+
+/* Two GPUs and two adapters behind one switch, and an adapter elsewhere: as in a DGX A100. */
+static void ranks_take_turns_with_adapters_that_are_equally_near(void **unused)
+{
+    (void)unused;
+    char text[NEAR_ADAPTER_BYTES], path[256];
+    make_folders("pairs/bus/pci/devices");
+    for (int i = 0; i < 5; i++) {
+        const char *above = i < 4 ? "devices/pci0000:00/0000:00:01.0" : "devices/pci0000:80/0000:80:01.0";
+        snprintf(path, sizeof path, "pairs/%s/0000:0%d:00.0", above, i);
+        make_folders(path);
+        char target[128], link[128];
+        snprintf(target, sizeof target, "../../../%s/0000:0%d:00.0", above, i);
+        if (i < 2) {
+            snprintf(link, sizeof link, "pairs/bus/pci/devices/0000:0%d:00.0", i);
+            snprintf(path, sizeof path, "pairs/%s/0000:0%d:00.0/vendor", above, i);
+            write_file(path, "0x10de\n");
+            snprintf(path, sizeof path, "pairs/%s/0000:0%d:00.0/class", above, i);
+            write_file(path, "0x030200\n");
+        } else {
+            snprintf(link, sizeof link, "pairs/class/infiniband/mlx5_%d/ports/1", i);
+            make_folders(link);
+            snprintf(link, sizeof link, "pairs/class/infiniband/mlx5_%d/ports/1/state", i);
+            write_file(link, "4: ACTIVE\n");
+            snprintf(link, sizeof link, "pairs/class/infiniband/mlx5_%d/device", i);
+        }
+        make_link(target, link);
+    }
+    choose_adapters("pairs", "0000:00:00.0", 0, text);
+    assert_string_equal(text, "MPI over UCX: mlx5_2:1; NCCL: mlx5_2,mlx5_3");
+    choose_adapters("pairs", "0000:01:00.0", 1, text);
+    assert_string_equal(text, "MPI over UCX: mlx5_3:1; NCCL: mlx5_2,mlx5_3");
+    assert_string_equal(getenv("UCX_NET_DEVICES"), "mlx5_3:1");
+}
+
+static void where_there_is_nothing_to_choose_nothing_is_set(void **unused)
+{
+    (void)unused;
+    char text[NEAR_ADAPTER_BYTES];
+    make_folders("bare/bus/pci/devices");
+    choose_adapters("bare", "0000:3b:00.0", 0, text);
+    assert_string_equal(text,
+                        "MPI left alone (no InfiniBand or RoCE adapter is active); NCCL left alone (no InfiniBand "
+                        "or RoCE adapter is active)");
+    /* A device that the machine does not list, as in some containers. */
+    make_dgx("hidden");
+    choose_adapters("hidden", "0000:fe:00.0", 0, text);
+    assert_string_equal(text, "MPI left alone (where the GPU is in this machine is unknown); NCCL: " NEAR_GPUS);
+    assert_null(getenv("UCX_NET_DEVICES"));
+    make_folders("one/class/infiniband/mlx5_0/ports/1");
+    write_file("one/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n");
+    make_folders("one/devices/pci0000:00/0000:3b:00.0");
+    make_folders("one/devices/pci0000:00/0000:3c:00.0");
+    make_folders("one/bus/pci/devices");
+    make_link("../../../devices/pci0000:00/0000:3b:00.0", "one/bus/pci/devices/0000:3b:00.0");
+    make_link("../../../devices/pci0000:00/0000:3c:00.0", "one/class/infiniband/mlx5_0/device");
+    write_file("one/devices/pci0000:00/0000:3b:00.0/vendor", "0x10de\n");
+    write_file("one/devices/pci0000:00/0000:3b:00.0/class", "0x030000\n");
+    choose_adapters("one", "0000:3b:00.0", 0, text);
+    assert_string_equal(text, "MPI left alone (there is one adapter); NCCL left alone (there is one adapter)");
+}
+
 static void lists_of_cores_are_read(void **unused)
 {
     (void)unused;
@@ -532,6 +703,10 @@ int main(void)
         cmocka_unit_test(the_adapter_behind_the_same_switch_is_the_nearest),
         cmocka_unit_test(a_machine_that_says_little_is_no_failure),
         cmocka_unit_test(a_rank_runs_near_its_device_and_says_where),
+        cmocka_unit_test(each_rank_gives_mpi_the_adapter_of_its_gpu_and_nccl_those_of_all_gpus),
+        cmocka_unit_test(what_a_user_has_set_stays),
+        cmocka_unit_test(ranks_take_turns_with_adapters_that_are_equally_near),
+        cmocka_unit_test(where_there_is_nothing_to_choose_nothing_is_set),
         cmocka_unit_test(lists_of_cores_are_read),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
