@@ -152,7 +152,7 @@ $(FAKE_PLUGIN): $(patsubst %.c,$(BUILD)/plugin/%.o,$(FAKE_PLUGIN_C))
 
 # The CUDA plugin's own source on this machine's processor, and what proves it on a GPU.
 CUDA_ON_CPU := $(foreach kind,$(if $(findstring address,$(SANITIZE)),asan,$(if $(SANITIZE)$(filter mpich,$(MPI)),,checked plain)),$(BUILD)/tests/cuda_on_cpu/$(kind)/ckptbench-cuda.so)
-$(CUDA_ON_CPU): $(wildcard tests/cuda_on_cpu/* cuda/* engine/device*.h) $(filter-out cuda/%,$(PLUGIN_C))
+$(CUDA_ON_CPU): $(wildcard tests/cuda_on_cpu/* cuda/* engine/device*.h store/device_files.h) $(filter-out cuda/%,$(PLUGIN_C))
 	@mkdir -p $(@D)
 	@CC="$(CC)" tests/cuda_on_cpu/build.sh . $(@D) $(notdir $(patsubst %/,%,$(@D)))
 GPU_TESTS := $(addprefix $(BUILD)/tests/,test_gpu test_gpu_train test_gpu_large test_gpu_library)

@@ -74,6 +74,9 @@ extern const struct device_comm_ops cuda_comm_ops;
 /* cuda/cuda_math.c */
 int cuda_open_math(struct device *device, struct device_math **math, struct cb_err *err) CB_MUST_CHECK;
 
+/* cuda/cufile.c */
+int cuda_open_files(struct device *device, struct device_files **files, struct cb_err *err) CB_MUST_CHECK;
+
 /* cuda/products.c: matrix products of training, each shape described to cuBLASLt once. */
 struct cuda_products;
 int cuda_products_new(struct cuda_device *device, struct cuda_products **products, struct cb_err *err) CB_MUST_CHECK;

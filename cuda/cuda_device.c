@@ -367,6 +367,7 @@ static const struct device_ops cuda_ops = {
     .set = device_set,
     .fill = device_fill,
     .check = device_compare,
+    .open_files = cuda_open_files,
     .close = device_end,
 };
 

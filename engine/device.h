@@ -17,9 +17,10 @@
 #include "ckpt/payload.h"
 #include "ckpt/region.h"
 #include "core/err.h"
+#include "store/device_files.h"
 #include "store/store.h"
 
-#define DEVICE_VERSION 5
+#define DEVICE_VERSION 6
 
 /* `rows` rows of `row_bytes`; the strides are the distances from row to row. */
 struct device_copy {
@@ -78,6 +79,9 @@ struct device_ops {
     int (*fill)(struct device *self, const struct device_values *values, void *memory, struct cb_err *err);
     int (*check)(struct device *self, const struct device_values *values, const void *memory,
                  struct device_difference *difference, struct cb_err *err);
+    /* For saves and loads without host memory in between; end it before the memory that it uses is released. Fails with the
+     * reason why that is not possible here. NULL: the device has nothing of the kind. */
+    int (*open_files)(struct device *self, struct device_files **files, struct cb_err *err);
     void (*close)(struct device *self);
 };
 

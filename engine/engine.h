@@ -34,6 +34,7 @@ struct state {
     uint64_t mapped_bytes; /* size of the mapping, at least base_bytes */
     bool borrowed;         /* the memory belongs to another state */
     struct device *device; /* the device whose memory it is; NULL: host memory */
+    uint32_t skipped;      /* bytes of the device's memory before `base` */
     int shared_fd;         /* the memory file, if another process maps it; else -1 */
 };
 

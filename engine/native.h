@@ -75,6 +75,12 @@ int native_agree(struct native_operation *operation, int code, uint64_t number, 
 int native_agree_and_share(struct native_operation *operation, int code, uint64_t number, uint64_t *word,
                            struct agreement *agreement, struct cb_err *err) CB_MUST_CHECK;
 
+/* Whether the store reads and writes a state on a device itself. No checksum can be computed of what it moves. */
+static inline bool native_skips_host(const struct native_engine *engine)
+{
+    return store_capabilities(engine->setup.store)->device_memory && !engine->setup.config.checksum;
+}
+
 /* "PATH/NAME" in `text`. */
 int native_name(const char *path, const char *name, char text[PATH_MAX], struct cb_err *err) CB_MUST_CHECK;
 /* The same for a copy of a data file: copy 0 is in PATH itself, later copies are in folders of their own. */

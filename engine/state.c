@@ -104,11 +104,12 @@ int state_allocate_on(struct state *self, struct device *device, uint64_t least_
         return 0;
     if (!device->ops->fill)
         return cb_fail(err, CB_ERR_UNSUPPORTED, "the %s device has no memory of its own", device->ops->name);
-    void *base = NULL;
-    int rc = device->ops->allocate(device, MEMORY_DEVICE, bytes, &base, err);
+    void *memory = NULL;
+    int rc = device->ops->allocate(device, MEMORY_DEVICE, bytes + PAGE_BYTES, &memory, err); /* may not be aligned */
     if (rc)
         return cb_context(err, "the state");
-    self->base = base;
+    self->skipped = (uint32_t)(round_to_pages((uintptr_t)memory) - (uintptr_t)memory);
+    self->base = (char *)memory + self->skipped;
     self->mapped_bytes = bytes;
     self->device = device;
     place_pieces(self);
@@ -129,7 +130,8 @@ void state_borrow(struct state *self, const struct state *owner)
 void state_release(struct state *self)
 {
     if (self->base && !self->borrowed && self->device)
-        self->device->ops->release(self->device, MEMORY_DEVICE, self->base, self->mapped_bytes);
+        self->device->ops->release(self->device, MEMORY_DEVICE, (char *)self->base - self->skipped,
+                                   self->mapped_bytes + PAGE_BYTES);
     else if (self->base && !self->borrowed)
         munmap(self->base, self->mapped_bytes);
     if (self->memory && self->shared_fd >= 0 && !self->borrowed)

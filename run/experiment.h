@@ -46,6 +46,8 @@ bool experiment_is(const struct experiment *self, enum option_id id,
 
 /* Whether the key has any effect on this run: the s3.* keys have one only if the store is a bucket. */
 bool experiment_uses(const struct experiment *self, enum option_id id);
+/* Why a key rules out that a state on a device is saved and loaded without host memory (io.gds), or NULL. */
+const char *experiment_rules_out_gds(const struct experiment *self);
 /* Whether PyTorch processes save and load, which map the memory of the ranks. */
 bool experiment_is_in_python(const struct experiment *self);
 

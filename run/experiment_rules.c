@@ -274,6 +274,27 @@ static int validate_device(const struct experiment *self, struct cb_err *err)
     return 0;
 }
 
+const char *experiment_rules_out_gds(const struct experiment *self)
+{
+    return !experiment_is(self, OPT_CHECKSUM, "none")
+               ? "checksums need the bytes in this machine's memory; checksum=none leaves them out"
+           : experiment_bool(self, OPT_SAVE_ASYNC) ? "save.async=true copies the state to this machine's memory"
+           : !experiment_is(self, OPT_LOAD_EXCHANGE, "off")
+               ? "load.exchange passes on what passes through this machine's memory; it must be off"
+           : experiment_is(self, OPT_IO_DIRECT, "false") ? "it needs O_DIRECT, which io.direct=false forbids"
+                                                         : NULL;
+}
+
+static int validate_gds(const struct experiment *self, struct cb_err *err)
+{
+    const char *value = experiment_text(self, OPT_IO_GDS), *why = experiment_rules_out_gds(self);
+    if (strcmp(value, "off") == 0)
+        return 0;
+    if (!experiment_is(self, OPT_DEVICE, "cuda") || !workload_kind_of(self)->uses_engine)
+        return cb_fail(err, CB_ERR_USAGE, "io.gds=%s is for workload=checkpoint with device=cuda", value);
+    return strcmp(value, "on") == 0 && why ? cb_fail(err, CB_ERR_USAGE, "io.gds=on: %s", why) : 0;
+}
+
 static int validate_files(const struct experiment *self, struct cb_err *err)
 {
     static const enum option_id around_loads[] = {OPT_LOAD_EVICT, OPT_LOAD_DATASET};
@@ -321,8 +342,8 @@ static int validate_watch(const struct experiment *self, struct cb_err *err)
 int experiment_validate(const struct experiment *self, struct cb_err *err)
 {
     static int (*const rules[])(const struct experiment *self, struct cb_err *err) = {
-        validate_texts, validate_layout, validate_engine, validate_copies,   validate_load, validate_suite,
-        validate_train, validate_device, validate_files,  validate_on_error, validate_watch};
+        validate_texts, validate_layout, validate_engine, validate_copies, validate_load,     validate_suite,
+        validate_train, validate_device, validate_gds,    validate_files,  validate_on_error, validate_watch};
     int rc = 0;
     for (size_t i = 0; i < sizeof rules / sizeof *rules && rc == 0; i++)
         rc = rules[i](self, err);

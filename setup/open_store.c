@@ -27,8 +27,9 @@ int store_options_read(const struct experiment *experiment, uint32_t rank, struc
     return s3_keys_read(experiment, s3, err);
 }
 
-int open_store_with(const struct experiment *experiment, const struct status_page *page, const char *pages_folder,
-                    enum store_direct direct, uint32_t depth, struct store **store, struct cb_err *err)
+static int open_it(const struct experiment *experiment, const struct status_page *page, const char *pages_folder,
+                   enum store_direct direct, uint32_t depth, struct device_files *files, struct store **store,
+                   struct cb_err *err)
 {
     struct s3_options s3;
     struct store_options options;
@@ -37,14 +38,27 @@ int open_store_with(const struct experiment *experiment, const struct status_pag
     options.direct = direct;
     options.depth = depth;
     options.shared_folder = pages_folder;
+    options.device_files = files;
     return rc ? rc : store_open(experiment_text(experiment, OPT_STORE), &options, store, err);
+}
+
+int open_store_with(const struct experiment *experiment, const struct status_page *page, const char *pages_folder,
+                    enum store_direct direct, uint32_t depth, struct store **store, struct cb_err *err)
+{
+    return open_it(experiment, page, pages_folder, direct, depth, NULL, store, err);
+}
+
+int open_store_for_device(const struct experiment *experiment, const struct status_page *page, const char *pages_folder,
+                          struct device_files *files, struct store **store, struct cb_err *err)
+{
+    uint32_t depth = (uint32_t)experiment_u64(experiment, OPT_IO_DEPTH);
+    return open_it(experiment, page, pages_folder, store_direct_of(experiment), depth, files, store, err);
 }
 
 int open_store(const struct experiment *experiment, const struct status_page *page, const char *pages_folder,
                struct store **store, struct cb_err *err)
 {
-    uint32_t depth = (uint32_t)experiment_u64(experiment, OPT_IO_DEPTH);
-    return open_store_with(experiment, page, pages_folder, store_direct_of(experiment), depth, store, err);
+    return open_store_for_device(experiment, page, pages_folder, NULL, store, err);
 }
 
 uint64_t store_block_bytes(const struct experiment *experiment)

@@ -24,6 +24,10 @@ int open_store_with(const struct experiment *experiment, const struct status_pag
                     enum store_direct direct, uint32_t depth, struct store **store, struct cb_err *err) CB_MUST_CHECK;
 enum store_direct store_direct_of(const struct experiment *experiment);
 
+/* Also for requests of the memory of a device: store_options.device_files. */
+int open_store_for_device(const struct experiment *experiment, const struct status_page *page, const char *pages_folder,
+                          struct device_files *files, struct store **store, struct cb_err *err) CB_MUST_CHECK;
+
 /* Bytes of one request: io.block, or s3.part_size for a bucket. */
 uint64_t store_block_bytes(const struct experiment *experiment);
 

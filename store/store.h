@@ -66,8 +66,9 @@ struct store_capabilities {
     uint64_t part_bytes, max_parts; /* writes are parts of an object: see store_part_bytes; 0: they are not */
     bool atomic_publish;
     bool ranged_reads;
-    bool page_cache; /* a read may be served from this machine's memory */
-    bool direct;     /* O_DIRECT */
+    bool page_cache;    /* a read may be served from this machine's memory */
+    bool direct;        /* O_DIRECT */
+    bool device_memory; /* requests of MEMORY_DEVICE, of one segment and whole blocks of offset_alignment */
     /* Not 0: reads are executed by the caller, who best uses their bytes while they are in its cache: so many at a time. */
     uint64_t read_bytes;
 };
@@ -78,16 +79,20 @@ struct store_options {
     bool use_io_uring; /* else psync */
     enum store_direct direct;
     uint32_t depth;
-    uint32_t threads;            /* of psync */
-    bool in_caller;              /* psync by the calling thread itself: for callers that wait for each request anyway */
-    bool has_one_core;           /* for the caller and its requests: then those to files in memory are executed by the
-                                  * caller instead of io_uring, whose threads would only take turns with it */
-    bool durable;                /* STORE_FINISH and publish sync */
-    uint32_t rank;               /* of the caller: fault specs can select one */
-    uint64_t time_origin_ns;     /* monotonic: origin of the statistics over time */
-    const char *shared_folder;   /* for a fault store's cap shared by all ranks: node-local, of this run; or NULL */
-    bool read_only;              /* nothing will be written: a read-only file system suffices */
-    struct disk_watch *watch;    /* of a store that is a folder: records what is durable; or NULL */
+    uint32_t threads;          /* of psync */
+    bool in_caller;            /* psync by the calling thread itself: for callers that wait for each request anyway */
+    /* For the caller and its requests: then those to files in memory are executed by the caller instead of io_uring, whose
+     * threads would only take turns with it. */
+    bool has_one_core;
+    bool durable;              /* STORE_FINISH and publish sync */
+    uint32_t rank;             /* of the caller: fault specs can select one */
+    uint64_t time_origin_ns;   /* monotonic: origin of the statistics over time */
+    const char *shared_folder; /* for a fault store's cap shared by all ranks: node-local, of this run; or NULL */
+    bool read_only;            /* nothing will be written: a read-only file system suffices */
+    struct disk_watch *watch;  /* of a store that is a folder: records what is durable; or NULL */
+    /* For requests of MEMORY_DEVICE, in a store that is a folder; it must support O_DIRECT and this. NULL: such requests
+     * fail. Must stay until store_free. */
+    struct device_files *device_files;
     const struct s3_options *s3; /* of an S3 store; NULL: the default of every s3.* key */
 };
 
@@ -108,6 +113,7 @@ struct store_statistics {
 
 struct store;
 struct s3_options;
+struct device_files;
 
 /* Opens "PATH", "PATH+PATH" (docs/store.md), "s3://BUCKET/PREFIX" (docs/s3.md), "null:" or "fault:SPEC:STORE" (docs/fault-store.md). The path must
  * be an existing folder and, unless options->read_only, writable. */

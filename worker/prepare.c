@@ -204,7 +204,7 @@ static int open_stores(struct run *self, struct cb_err *err)
 {
     int rc = folder_open(&self->folder, self->experiment, self->id, err);
     if (!rc)
-        rc = open_one(self, &self->store, err);
+        rc = gds_open_store(&self->gds, self->experiment, self->page, self->pages_folder, &self->store, err);
     if (!rc && self->async && experiment_is(self->experiment, OPT_ENGINE, "native"))
         rc = open_one(self, &self->async_store, err);
     const struct trace_place place = {self->folder_path, self->attempt};
@@ -247,6 +247,20 @@ static int prepare_store(struct run *self, struct cb_err *err)
               : comm_broadcast(self->comm, &self->folder.first, sizeof self->folder.first, run_deadline(self), err);
 }
 
+/* With io.gds=auto, either all ranks use it or none. */
+static int agree_on_gds(struct run *self, struct cb_err *err)
+{
+    struct agreement agreement;
+    if (!experiment_is(self->experiment, OPT_IO_GDS, "auto"))
+        return 0;
+    int rc = comm_agree(self->comm, 0, self->gds.files ? 1 : 0, run_deadline(self), &agreement, err);
+    if (!rc && agreement.min != agreement.max)
+        rc =
+            cb_fail(err, CB_ERR_UNSUPPORTED, "io.gds=auto: some ranks can use it and others cannot%s%s; use io.gds=off",
+                    *self->gds.reason ? ": " : "", self->gds.reason);
+    return rc;
+}
+
 static int find_checkpoint(struct run *self, struct cb_err *err)
 {
     if (self->saves)
@@ -278,6 +292,8 @@ static int make_states(struct run *self, struct cb_err *err)
         return rc;
     if (self->target != owner && owner->base)
         state_borrow(self->target, owner);
+    if (self->gds.files && owner->base)
+        self->gds.files->ops->add_memory(self->gds.files, owner->base, owner->mapped_bytes);
     rc = state_set_values(&self->own, &self->payload, err);
     if (rc || self->on_device)
         return rc;
@@ -367,7 +383,11 @@ int run_prepare(struct run *self, struct comm *comm, struct status_page *page, c
     if (!rc)
         rc = run_join(self, check_memory(self, err), err);
     if (!rc)
+        rc = run_join(self, gds_open(&self->gds, self->experiment, self->device, err), err);
+    if (!rc)
         rc = prepare_store(self, err);
+    if (!rc)
+        rc = agree_on_gds(self, err);
     if (!rc)
         rc = find_checkpoint(self, err);
     if (!rc)
@@ -400,6 +420,7 @@ void run_release(struct run *self)
         store_free(self->async_store);
     if (self->store)
         store_free(self->store);
+    gds_end(&self->gds); /* after the store that uses its files, before the memory that it knows */
     folder_release(&self->folder);
     state_release(&self->shifted);
     state_release(&self->own);

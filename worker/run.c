@@ -595,6 +595,7 @@ void run_add_facts(struct run *self)
     if (self->store && native)
         status_page_add_fact(self->page, "io.used",
                              store_describe(self->async_store ? self->async_store : self->store));
+    gds_note(&self->gds, self->page);
     if (!self->layout || !self->store)
         return;
     status_page_add_fact(self->page, "verify",

@@ -16,6 +16,7 @@
 #include "run/experiment.h"
 #include "run/status_page.h"
 #include "setup/folder/folder.h"
+#include "setup/gds.h"
 #include "store/store.h"
 #include "worker/compute_gap.h"
 #include "worker/verify_state.h"
@@ -52,6 +53,7 @@ struct run {
     struct device *device;                      /* also set if the state is in device memory */
     struct device_plugin plugin;                /* with device=cuda */
     struct device_info device_info;
+    struct gds gds; /* its files are the store's */
     bool on_device;
     struct pending_save *pending; /* RUN_PENDING of them, a ring */
     uint32_t pending_first, pending_count;

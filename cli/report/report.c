@@ -261,11 +261,17 @@ struct fact_line {
     const char *key, *heading;
 };
 
-static const struct fact_line used_lines[] = {{"io.used", "used"},         {"load.exchange", "exchange"},
-                                              {"load.gaps", "requests"},   {"load.extra", "left out"},
-                                              {"claim", "claim"},          {"load.evict", "evicted"},
-                                              {"load.dataset", "dataset"}, {"suite.cold", "cold reads"},
-                                              {"adapter", "adapter"},      {NULL, NULL}};
+static const struct fact_line used_lines[] = {{"io.used", "used"},
+                                              {"io.gds", "cuFile"},
+                                              {"load.exchange", "exchange"},
+                                              {"load.gaps", "requests"},
+                                              {"load.extra", "left out"},
+                                              {"claim", "claim"},
+                                              {"load.evict", "evicted"},
+                                              {"load.dataset", "dataset"},
+                                              {"suite.cold", "cold reads"},
+                                              {"adapter", "adapter"},
+                                              {NULL, NULL}};
 
 static void write_facts(const struct run_info *info, const struct fact_line *lines, struct buf *out)
 {

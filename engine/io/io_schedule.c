@@ -149,7 +149,7 @@ static void append_request(struct io_schedule *self, const struct io_request *re
         return;
     self->requests = requests;
     requests[self->request_count++] = *request;
-    if (request->end - request->offset > self->staging_bytes)
+    if (request->end - request->offset > self->staging_bytes && !io_schedule_is_apart(self, request))
         self->staging_bytes = request->end - request->offset;
 }
 
@@ -178,8 +178,9 @@ static bool spans(struct io_schedule *self, uint64_t gap)
     return true;
 }
 
-/* Makes one request from the pending parts at *next. It ends at the end of the block, before a gap that is too long, or when
- * the segments are used up; the last only happens next to a direct part, and so at an aligned offset. */
+/* Makes one request from the pending parts at *next. It ends at the end of the block, before a gap that is too long, when
+ * the segments are used up, or between host and device memory; the last two only happen next to a direct part, and so at an
+ * aligned offset. */
 static void cut_request(struct io_schedule *self, size_t *next)
 {
     const struct io_limits *limits = &self->limits;
@@ -200,6 +201,8 @@ static void cut_request(struct io_schedule *self, size_t *next)
         if (limits->whole_blocks && segments + 3 >= limits->max_segments)
             part->direct = false; /* copied: the block must not end here */
         uint32_t added = segments_added(part, position, after_staging);
+        if (!first && limits->apart && (part->direct || !after_staging))
+            break;
         if (!first && (bytes == 0 || segments + added > limits->max_segments || !spans(self, part->offset - position)))
             break;
         struct part taken = *part;

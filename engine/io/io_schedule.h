@@ -44,6 +44,7 @@ struct io_limits {
     uint32_t max_segments;
     uint64_t gap;      /* a request spans gaps of at most this many unneeded bytes */
     bool images;       /* no direct parts: each request is one segment, composed in memory */
+    bool apart;        /* a direct part is in device memory, and has its requests to itself */
     bool whole_frames; /* keep headers and trailers in one request, to parse them in place */
     bool whole_blocks; /* requests are parts of an object: full blocks without gaps, except the last */
 };
@@ -57,7 +58,7 @@ struct io_schedule {
     struct io_request *requests;
     size_t request_count, request_capacity;
     uint32_t file_count;
-    uint64_t staging_bytes; /* longest request */
+    uint64_t staging_bytes; /* longest request that is composed in host memory */
     uint64_t bytes;         /* of all parts */
     uint64_t waste_left;    /* unneeded bytes that may still be transferred, see io_schedule_limit_waste */
     int code;               /* 0, or CB_ERR_MEMORY once an append failed */
@@ -86,6 +87,12 @@ void io_schedule_end_file(struct io_schedule *self);
 /* Fails if an earlier call ran out of memory. With `interleave` > 1, requests of that many files alternate; those of
  * one file stay in ascending order. */
 int io_schedule_finish(struct io_schedule *self, uint32_t interleave, struct cb_err *err) CB_MUST_CHECK;
+
+/* Whether the request moves device memory (limits.apart): it has one part, which is direct. */
+static inline bool io_schedule_is_apart(const struct io_schedule *self, const struct io_request *request)
+{
+    return self->limits.apart && self->parts[request->first_part].direct;
+}
 
 /* The segments of a request whose bytes end at `end` (<= request->end). At most limits.max_segments. */
 uint32_t io_schedule_segments(const struct io_schedule *self, const struct io_request *request, uint64_t end,

@@ -241,7 +241,7 @@ static int start_request(struct transfer *self, const struct io_request *request
         .offset = request->offset,
         .segments = self->segments,
         .segment_count = io_schedule_segments(self->run->schedule, request, end, slot->staging, self->segments),
-        .memory = MEMORY_HOST,
+        .memory = io_schedule_is_apart(self->run->schedule, request) ? MEMORY_DEVICE : MEMORY_HOST,
         .user = slot_index,
     };
     return submit(self, slot_index, &store_request, err);

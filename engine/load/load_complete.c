@@ -200,7 +200,7 @@ static int take_request(void *context, const struct io_request *request, const c
         if (--item->parts_left == 0)
             item_done(self, item);
     }
-    if (!self->io.ring || !staging)
+    if (!self->io.ring || !staging || io_schedule_is_apart(&self->io.schedule, request))
         return 0;
     int rc = self->complete.copy_code;
     if (rc)
@@ -213,15 +213,19 @@ static int take_request(void *context, const struct io_request *request, const c
 static int slot_ready(void *context, size_t request, uint64_t until_ns, bool *ready, struct cb_err *err)
 {
     struct native_load *self = context;
-    (void)request;
-    int rc = bounce_ring_look(self->io.ring, bounce_ring_has_free(self->io.ring) ? 0 : until_ns, err);
-    *ready = !rc && bounce_ring_has_free(self->io.ring);
+    bool apart = io_schedule_is_apart(&self->io.schedule, &self->io.schedule.requests[request]);
+    bool free_now = apart || bounce_ring_has_free(self->io.ring);
+    int rc = bounce_ring_look(self->io.ring, free_now ? 0 : until_ns, err);
+    *ready = !rc && (apart || bounce_ring_has_free(self->io.ring));
     return rc;
 }
 
 static char *slot_place(void *context, size_t request)
 {
     struct native_load *self = context;
+    const struct io_schedule *schedule = &self->io.schedule;
+    if (io_schedule_is_apart(schedule, &schedule->requests[request])) /* not staged: the store reads into the state */
+        return schedule->parts[schedule->requests[request].first_part].memory;
     bool taken = bounce_ring_take(self->io.ring, request);
     assert(taken);
     (void)taken;

@@ -236,6 +236,12 @@ static bool reaches_device(const struct native_load *self)
     return false;
 }
 
+/* Whether the store reads into the device itself. Not if bytes are decompressed, or passed on to other ranks. */
+static bool skips_host(const struct native_load *self)
+{
+    return native_skips_host(self->operation->engine) && !self->io.window.memory && self->plan.mode == LOAD_ALONE;
+}
+
 int native_load_build_pass(struct native_load *self, struct cb_err *err)
 {
     const struct native_engine *engine = self->operation->engine;
@@ -244,7 +250,8 @@ int native_load_build_pass(struct native_load *self, struct cb_err *err)
     io_schedule_clear(&self->io.schedule);
     io_schedule_limit_waste(&self->io.schedule, self->plan.waste_left);
     self->io.window.used = 0;
-    self->io.schedule.limits.images = device != NULL; /* a store does not read into a device */
+    self->io.schedule.limits.apart = device && skips_host(self);
+    self->io.schedule.limits.images = device && !self->io.schedule.limits.apart;
     for (size_t next = 0; next < self->plan.item_count;)
         add_file(self, &next, &ranges);
     free(ranges.ranges);

@@ -1,5 +1,5 @@
 /* Synchronous saves from a device: requests are copied to host memory in order, ahead of the writes, as far as there are
- * free slots. */
+ * free slots. If the store writes device memory itself, only headers and what is not whole blocks take this way. */
 #include <assert.h>
 
 #include "core/alloc.h"
@@ -41,10 +41,25 @@ int bounce_save_build(struct native_save *self, struct device *device, struct cb
     return rc;
 }
 
-void bounce_save_begin(struct native_save *self)
+int bounce_save_begin(struct native_save *self, struct cb_err *err)
 {
+    struct device *device = self->operation->state->device;
+    uint64_t event = 0;
     self->bounce.next = 0;
     bounce_ring_begin(ring_of(self), false);
+    if (!self->skips_host)
+        return 0;
+    /* The store does not wait for what is queued on the device, as a copy would. */
+    timeline_enter(&self->operation->timeline, STATE_STAGE);
+    int rc = device->ops->record(device, &event, err);
+    if (!rc)
+        rc = device->ops->wait(device, event, self->operation->options->deadline_ns, err);
+    return rc ? cb_context(err, "before saving the device's memory") : 0;
+}
+
+static bool is_apart(const struct native_save *self, size_t request)
+{
+    return io_schedule_is_apart(&self->schedule, &self->schedule.requests[request]);
 }
 
 int bounce_save_end(struct native_save *self, int rc, struct cb_err *err)
@@ -80,8 +95,11 @@ static int copy_ahead(struct native_save *self, struct cb_err *err)
 {
     struct bounce_save *bounce = &self->bounce;
     int rc = 0;
-    while (!rc && bounce->next < self->schedule.request_count && bounce_ring_take(ring_of(self), bounce->next)) {
-        rc = copy_request(self, bounce->next, err);
+    while (!rc && bounce->next < self->schedule.request_count) {
+        if (!is_apart(self, bounce->next) && !bounce_ring_take(ring_of(self), bounce->next))
+            break;
+        if (!is_apart(self, bounce->next))
+            rc = copy_request(self, bounce->next, err);
         bounce->next++;
     }
     return rc;
@@ -90,23 +108,27 @@ static int copy_ahead(struct native_save *self, struct cb_err *err)
 int bounce_save_ready(void *context, size_t request, uint64_t until_ns, bool *ready, struct cb_err *err)
 {
     struct native_save *self = context;
+    bool apart = is_apart(self, request);
     int rc = copy_ahead(self, err);
     if (!rc)
-        rc = bounce_ring_look(ring_of(self), until_ns, err);
-    *ready = !rc && bounce_ring_is_full(ring_of(self), request);
+        rc = bounce_ring_look(ring_of(self), apart ? 0 : until_ns, err);
+    *ready = !rc && (apart || bounce_ring_is_full(ring_of(self), request));
     return rc;
 }
 
 char *bounce_save_place(void *context, size_t request)
 {
     const struct native_save *self = context;
-    return bounce_ring_memory(ring_of(self), request);
+    const struct io_request *requests = self->schedule.requests;
+    return is_apart(self, request) ? self->schedule.parts[requests[request].first_part].memory
+                                   : bounce_ring_memory(ring_of(self), request);
 }
 
 void bounce_save_written(void *context, size_t request)
 {
     const struct native_save *self = context;
-    bounce_ring_give_back(ring_of(self), request);
+    if (!is_apart(self, request))
+        bounce_ring_give_back(ring_of(self), request);
 }
 
 /* Starts the next copies while requests are written. bounce_save_ready reports failures, since it polls the device

@@ -193,9 +193,9 @@ static int write_copy(struct native_operation *operation, struct cb_err *err)
     struct transfer_counts counts = {0};
     for (size_t i = 0; i < save->source_count; i++)
         save->sources[i].crc = 0;
-    if (save->bounces)
-        bounce_save_begin(save);
-    int rc = transfer_run(operation->lane->transfer, &run, &counts, err);
+    int rc = save->bounces ? bounce_save_begin(save, err) : 0;
+    if (!rc)
+        rc = transfer_run(operation->lane->transfer, &run, &counts, err);
     if (save->bounces)
         rc = bounce_save_end(save, rc, err);
     operation->counts.requests += counts.requests;

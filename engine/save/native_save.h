@@ -71,6 +71,7 @@ struct native_save {
     const struct layout *layout; /* of the current state */
     bool staged;                 /* the schedule uses staging areas and the back lane */
     bool bounces;                /* the schedule uses the bounce ring; if neither, the state's memory */
+    bool skips_host;             /* the store writes device memory itself; the ring has only what surrounds it */
     bool schedule_ready;
     struct io_schedule schedule;
     struct source *sources; /* of this rank's items */
@@ -127,7 +128,7 @@ int native_copies_add(struct native_save *self, size_t number, uint64_t at, stru
 int bounce_save_build(struct native_save *self, struct device *device, struct cb_err *err) CB_MUST_CHECK;
 void bounce_save_release(struct native_save *self);
 /* Call before and after transfer_run with the hooks below; `rc` is its result. */
-void bounce_save_begin(struct native_save *self);
+int bounce_save_begin(struct native_save *self, struct cb_err *err) CB_MUST_CHECK;
 int bounce_save_end(struct native_save *self, int rc, struct cb_err *err) CB_MUST_CHECK;
 int bounce_save_ready(void *context, size_t request, uint64_t until_ns, bool *ready, struct cb_err *err) CB_MUST_CHECK;
 char *bounce_save_place(void *context, size_t request);

@@ -69,7 +69,7 @@ int native_copies_add(struct native_save *self, size_t number, uint64_t at, stru
         const struct part *part = &self->schedule.parts[request->first_part + i];
         const struct source *source = &self->sources[part->item];
         uint64_t to = at + (part->offset - request->offset);
-        if (part->kind == PART_HEADER || part->kind == PART_TRAILER || !source->memory)
+        if (part->kind == PART_HEADER || part->kind == PART_TRAILER || !source->memory || part->direct)
             continue;
         self->copied_bytes += part->bytes;
         struct device_copy copy = {

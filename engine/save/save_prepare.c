@@ -178,7 +178,8 @@ static struct io_limits save_limits(const struct native_save *self)
     struct store *store = self->staged ? engine->back.store : engine->front.store;
     struct io_limits limits = io_limits_of(store_capabilities(store), engine->setup.config.block_bytes);
     limits.gap = limits.alignment > GAP_BYTES ? limits.alignment : GAP_BYTES;
-    limits.images = self->staged || self->bounces;
+    limits.images = self->staged || (self->bounces && !self->skips_host);
+    limits.apart = self->skips_host;
     limits.whole_blocks = store_capabilities(store)->part_bytes > 0;
     if (limits.whole_blocks)
         limits.gap = UINT64_MAX;
@@ -287,6 +288,7 @@ static int make_program(struct native_save *self, const struct state *state, boo
     self->schedule_ready = false;
     self->staged = staged;
     self->bounces = !staged && state->device;
+    self->skips_host = self->bounces && native_skips_host(self->engine);
     int rc = place_sources(self, state, err);
     if (!rc)
         rc = build_program(self, state, err);

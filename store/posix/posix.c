@@ -37,6 +37,7 @@ struct posix_store {
     struct posix_engine *engine;
     struct posix_request *requests;
     struct posix_direct direct;
+    struct device_files *device_files; /* or NULL */
     bool read_only, uses_uring, registered, in_caller;
     bool takes_turns; /* in_caller since the caller has one core, and the files are in memory */
     uint32_t threads;
@@ -76,8 +77,8 @@ static void describe_again(struct posix_store *self)
         snprintf(engine, sizeof(engine), "psync in the caller");
     else
         snprintf(engine, sizeof(engine), "psync %u thread%s", self->threads, units_plural(self->threads));
-    int len = snprintf(self->description, sizeof(self->description), "%s %s", engine,
-                       self->direct.possible ? "O_DIRECT" : "buffered");
+    int len = snprintf(self->description, sizeof(self->description), "%s %s%s", engine,
+                       self->direct.possible ? "O_DIRECT" : "buffered", self->device_files ? " cuFile" : "");
     const char *const steps[][2] = {
         {"no io_uring", self->engine_reason},
         {"no registered buffers", self->register_reason},
@@ -200,6 +201,29 @@ static bool is_in_memory(const struct posix_store *self)
     return all;
 }
 
+/* Finds out whether all mounts can exchange bytes with device memory. */
+static int try_device_files(const struct posix_store *self, struct cb_err *err)
+{
+    struct device_files *files = self->device_files;
+    if (!self->direct.possible)
+        return cb_fail(err, CB_ERR_UNSUPPORTED, "store '%s' cannot do O_DIRECT: %s", self->roots[0].root,
+                       self->direct.reason);
+    for (uint32_t i = 0; i < self->root_count && !self->read_only; i++) {
+        void *file = NULL;
+        int fd = open_probe_file(&self->roots[i]);
+        if (fd < 0)
+            return refuse_read_only(&self->roots[i], errno, err);
+        int rc = fcntl(fd, F_SETFL, O_DIRECT) ? cb_fail_errno(err, errno, "store '%s': O_DIRECT", self->roots[i].root)
+                                              : files->ops->open(files, fd, &file, err);
+        if (!rc)
+            files->ops->close(files, file);
+        close(fd);
+        if (rc)
+            return cb_context(err, "store '%s'", self->roots[i].root);
+    }
+    return 0;
+}
+
 static void set_capabilities(struct posix_store *self, uint32_t depth)
 {
     bool direct = self->direct.possible;
@@ -215,10 +239,14 @@ static void set_capabilities(struct posix_store *self, uint32_t depth)
         .page_cache = !direct,
         .direct = direct,
         .read_bytes = self->takes_turns ? CACHED_BYTES : 0,
+        .device_memory = self->device_files != NULL,
     };
+    if (self->device_files && self->base.capabilities.memory_alignment < POSIX_MIN_BLOCK)
+        self->base.capabilities.memory_alignment = POSIX_MIN_BLOCK;
 }
 
-/* If io_uring was requested but is unavailable, uses as many threads as there are requests in flight. */
+/* If io_uring was requested but is unavailable, or cannot be used because device_files block their caller, uses as many
+ * threads as there are requests in flight. */
 static int start_engine(struct posix_store *self, const struct store_options *options, struct cb_err *err)
 {
     struct posix_engine_setup setup = {
@@ -231,8 +259,8 @@ static int start_engine(struct posix_store *self, const struct store_options *op
     self->in_caller = options->in_caller || self->takes_turns;
     if (self->in_caller)
         return in_caller_new(&setup, &self->engine, err);
-    if (options->use_io_uring) {
-        if (uring_new(&setup, &self->engine, self->engine_reason) == 0) {
+    if (options->use_io_uring || self->device_files) {
+        if (!self->device_files && uring_new(&setup, &self->engine, self->engine_reason) == 0) {
             self->uses_uring = true;
             return 0;
         }
@@ -289,9 +317,12 @@ int posix_open(const char *where, const struct store_options *options, struct ba
         return alloc_fail(err, "for store '%s'", where);
     self->base.ops = &posix_backend;
     self->read_only = options->read_only;
+    self->device_files = options->device_files;
     int rc = open_roots(self, where, options, err);
     if (!rc)
         rc = decide_direct(self, options, err);
+    if (!rc && self->device_files)
+        rc = try_device_files(self, err);
     if (!rc)
         rc = posix_requests_new(options->depth, self->direct.possible ? self->direct.block : 1, &self->requests, err);
     if (!rc)
@@ -334,6 +365,12 @@ static void posix_register(struct backend *backend, const struct iovec *regions,
     describe_again(self);
 }
 
+static void close_device_file(const struct posix_object *object)
+{
+    if (object && object->device_file)
+        object->device_files->ops->close(object->device_files, object->device_file);
+}
+
 static int object_new(const struct posix_store *self, const char *name, int fd, uint64_t length,
                       struct posix_object **object, struct cb_err *err)
 {
@@ -346,6 +383,13 @@ static int object_new(const struct posix_store *self, const char *name, int fd, 
     made->tail_fd = -1;
     made->block = self->direct.possible ? self->direct.block : 1;
     made->watch = self->roots[0].watch;
+    made->device_files = self->device_files;
+    made->device_file = NULL;
+    int rc = made->device_files ? made->device_files->ops->open(made->device_files, fd, &made->device_file, err) : 0;
+    if (rc) {
+        free(made);
+        return cb_context(err, "opening %s", name);
+    }
     *object = made;
     return 0;
 }
@@ -373,6 +417,7 @@ static int writable_object(const struct posix_store *self, const char *name, int
                                root_of(self, name)->root);
     }
     if (rc) {
+        close_device_file(made);
         close(fd);
         free(made);
         return rc;
@@ -450,6 +495,7 @@ static void posix_close(struct backend *backend, struct backend_object *object)
 {
     (void)backend;
     struct posix_object *self = (struct posix_object *)object;
+    close_device_file(self);
     close(self->fd);
     if (self->tail_fd >= 0)
         close(self->tail_fd);

@@ -4,6 +4,7 @@
 #define STORE_POSIX_POSIX_H
 
 #include "store/backend.h"
+#include "store/device_files.h"
 
 #define POSIX_MAX_SEGMENTS 256
 #define POSIX_MAX_BLOCK 65536 /* of O_DIRECT; larger alignments count as unsupported */
@@ -13,10 +14,12 @@
 
 struct posix_object {
     struct backend_object base;
-    int fd;                   /* O_DIRECT if block > 1 */
-    int tail_fd;              /* buffered, for the bytes after the last whole block of a write; else -1 */
-    uint32_t block;           /* alignment of offsets and lengths that fd requires; 1 when buffered */
-    struct disk_watch *watch; /* or NULL */
+    int fd;                            /* O_DIRECT if block > 1 */
+    int tail_fd;                       /* buffered, for the bytes after the last whole block of a write; else -1 */
+    uint32_t block;                    /* alignment of offsets and lengths that fd requires; 1 when buffered */
+    struct disk_watch *watch;          /* or NULL */
+    struct device_files *device_files; /* for device memory; or NULL */
+    void *device_file;                 /* fd, as these know it */
 };
 
 enum posix_step_kind { POSIX_STEP_WRITE, POSIX_STEP_READ, POSIX_STEP_SYNC, POSIX_STEP_CLOSE };
@@ -28,6 +31,7 @@ struct posix_step {
     struct iovec *segments;
     uint32_t segment_count;
     uint64_t offset;
+    const struct posix_object *device; /* of a transfer of device memory, which goes to its device_files; else NULL */
 };
 
 /* A request in progress; one per slot, allocated at open. With O_DIRECT the tail (the bytes after the last whole
@@ -43,6 +47,7 @@ struct posix_request {
     uint32_t tail_length; /* 0: no tail, or already sent */
     uint32_t retries;
     int code, sys_errno;
+    const char *detail; /* of a failure, or NULL */
     uint64_t completed_ns;
     void *tail;             /* target of a read's tail */
     struct iovec *segments; /* room for POSIX_MAX_SEGMENTS + 1 */

@@ -96,13 +96,16 @@ bool posix_request_begin(struct posix_request *self, const struct backend_reques
     self->retries = 0;
     self->code = 0;
     self->sys_errno = 0;
+    self->detail = NULL;
     if (from->kind == STORE_FINISH)
         return begin_finish(self, durable);
-    if (from->memory == MEMORY_DEVICE) {
+    bool on_device = from->memory == MEMORY_DEVICE;
+    if (on_device && (!self->object->device_file || from->length % self->object->block != 0)) {
         posix_request_fail(self, CB_ERR_UNSUPPORTED, 0);
         return false;
     }
     begin_transfer(self, from);
+    self->step.device = on_device ? self->object : NULL;
     return true;
 }
 
@@ -169,7 +172,10 @@ bool posix_request_advance(struct posix_request *self, int64_t result, bool stop
     bool more = false;
     if (self->step.kind == POSIX_STEP_CLOSE && result != -ECANCELED)
         self->step.fd = -1;
-    if (result < 0) {
+    if (result < DEVICE_FILES_LEAST_ERRNO && self->step.device) {
+        self->detail = self->object->device_files->ops->explain(result);
+        posix_request_fail(self, CB_ERR_SYSTEM, 0);
+    } else if (result < 0) {
         more = advance_failed(self, (int)-result);
     } else if (self->kind == STORE_FINISH) {
         if (self->object->watch && self->step.kind == POSIX_STEP_SYNC)
@@ -201,6 +207,7 @@ void posix_request_complete(struct posix_request *self, uint32_t slot, struct ba
         .sys_errno = self->sys_errno,
         .bytes = min_u64(self->done, self->wanted),
         .completed_ns = self->completed_ns,
+        .detail = self->detail,
     };
 }
 

@@ -48,9 +48,20 @@ static uint32_t ring_pop(struct ring *ring, uint32_t depth)
     return slot;
 }
 
+static int64_t run_on_device(const struct posix_step *step)
+{
+    struct device_files *files = step->device->device_files;
+    const struct iovec *first = step->segments;
+    return step->kind == POSIX_STEP_WRITE
+               ? files->ops->write(files, step->device->device_file, first->iov_base, first->iov_len, step->offset)
+               : files->ops->read(files, step->device->device_file, first->iov_base, first->iov_len, step->offset);
+}
+
 int64_t posix_step_run(const struct posix_step *step)
 {
     int64_t result;
+    if (step->device)
+        return run_on_device(step);
     switch (step->kind) {
     case POSIX_STEP_WRITE:
         result = pwritev(step->fd, step->segments, (int)step->segment_count, (off_t)step->offset);

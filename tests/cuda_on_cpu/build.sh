@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the CUDA plugin of the source tree TREE for this machine's processor: FOLDER/ckptbench-cuda.so.
+# Builds the CUDA plugin of the source tree TREE for this machine's processor: FOLDER/ckptbench-cuda.so, and a libcufile beside it.
 # usage: build.sh TREE FOLDER checked|asan|plain
 # checked: every access of a kernel is checked. asan: kernels and the plugin's C under ASan and UBSan. plain: neither.
 set -eu
@@ -34,4 +34,5 @@ for source in cuda/*.c core/err.c core/clock.c core/units.c ckpt/dtype.c ckpt/re
     objects="$objects $object"
 done
 ${CXX:-g++} -std=c++17 -O1 $flags $host -shared -Wl,-soname,libcupti.so.13 -o "$folder/libcupti.so.13" "$here/cupti.cpp"
+${CXX:-g++} -std=c++17 -O1 $flags $host -shared "$here/cufile.cpp" -o "$folder/libcufile.so.0" -ldl -lpthread
 ${CXX:-g++} -shared $host -o "$folder/ckptbench-cuda.so" $objects -ldl -lpthread -lm

@@ -56,6 +56,7 @@ CHANGED = {
     r"slurm\\?\.sbcast|each node has for itself, as /tmp|run( or pool)? is led from where it is submitted": "slurm.sbcast is for warm, too",
     r"load\\?\.evict|so many bytes of other files": "load.evict is new",
     r"load\\?\.dataset|other files from the store at this rate|dataset_bytes|read beside the load|rate of these reads": "load.dataset is new",
+    r"io\\?\.gds|saves and loads go between files and the GPU|by cuFile|pinned memory \(off\)|run fails with the reason\), through": "io.gds is new",
     r"^ *adapter  |^\s*adapter\) |^\\fBadapter\\fR|give MPI \(UCX|network adapter near each|near the GPUs of the machine": "adapter is new",
     r"exploratory, p = 0\.047$": "p of 3 tied values against 3 is counted: 0.1",
     r"URL of an S3 server, as": "s3.endpoint is one or several",
@@ -71,7 +72,7 @@ CHANGED = {
 }
 
 CHANGED_OPTIONS = ("s3.checksum", "s3.endpoint", "io.fanout", "store", "workload", "command", "slurm.sbcast", "engine")
-NEW_OPTIONS = ("keep.replace", "timeout.lease", "on_error", "store.prepare", "store.record", "slurm.pending", "load.evict", "load.dataset", "trace", "adapter")
+NEW_OPTIONS = ("keep.replace", "timeout.lease", "on_error", "store.prepare", "store.record", "slurm.pending", "load.evict", "load.dataset", "trace", "io.gds", "adapter")
 
 spec = importlib.util.spec_from_file_location("make_artefacts", DATA / "make_artefacts.py")
 maker = importlib.util.module_from_spec(spec)
@@ -136,7 +137,7 @@ def is_same_json(old, now):
 
 def without_names(line):
     """The shell's completion lists all flags and all keys in one line; options names those of other tools."""
-    return re.sub(r" \(also [^)]*\)$", "", re.sub(r" (watch|--advise|--replace-kept|--into|--exclude-from|keep\.replace|timeout\.lease|on_error|--latency|--iterations|--lines|--time|--prometheus|store\.prepare|trace|adapter|--perfetto|report(?= compare))(?=[ \"])", "", line))
+    return re.sub(r" \(also [^)]*\)$", "", re.sub(r" (watch|--advise|--replace-kept|--into|--exclude-from|keep\.replace|timeout\.lease|on_error|--latency|--iterations|--lines|--time|--prometheus|store\.prepare|trace|io\.gds|adapter|--perfetto|report(?= compare))(?=[ \"])", "", line))
 
 
 def without_stores(line):

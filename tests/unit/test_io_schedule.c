@@ -38,7 +38,10 @@ static void check_schedule(const struct io_schedule *schedule)
         const struct io_request *request = &schedule->requests[i];
         assert_int_equal(request->offset % schedule->limits.alignment, 0);
         assert_int_equal(request->end % schedule->limits.alignment, 0);
-        assert_true(request->end - request->offset <= schedule->staging_bytes);
+        if (io_schedule_is_apart(schedule, request))
+            assert_int_equal(request->part_count, 1);
+        else
+            assert_true(request->end - request->offset <= schedule->staging_bytes);
         uint64_t position = request->offset;
         for (size_t j = 0; j < request->part_count; j++, parts++) {
             const struct part *part = &schedule->parts[request->first_part + j];
@@ -46,6 +49,7 @@ static void check_schedule(const struct io_schedule *schedule)
             position = part->offset + part->bytes;
             assert_true(position <= request->end);
             if (part->direct) {
+                assert_true(!schedule->limits.apart || io_schedule_is_apart(schedule, request));
                 assert_int_equal(part->offset % schedule->limits.alignment, 0);
                 assert_int_equal(part->bytes % schedule->limits.alignment, 0);
                 assert_int_equal((uintptr_t)part->memory % schedule->limits.memory_alignment, 0);
@@ -83,6 +87,32 @@ static void body_of_aligned_payload_is_direct_and_its_ends_are_copied(void **unu
     assert_int_equal(direct_bytes(&schedule), 16384);
     assert_int_equal(schedule.bytes, 24596);
     assert_int_equal(schedule.requests[0].end, 28672);
+    io_schedule_release(&schedule);
+    free(memory);
+}
+
+static void device_memory_has_requests_to_itself(void **unused)
+{
+    (void)unused;
+    char *memory = aligned_alloc(4096, 4 * BLOCK);
+    struct io_limits limits = limits_of(4096, 16);
+    struct io_schedule schedule;
+    limits.apart = true;
+    io_schedule_init(&schedule, &limits);
+    io_schedule_add_frame(&schedule, PART_HEADER, 0, 0, 4096);
+    io_schedule_add_payload(&schedule, 0, 4096, BLOCK + 100, 0, memory);
+    io_schedule_add_frame(&schedule, PART_TRAILER, 0, BLOCK + 4196, 500);
+    io_schedule_add_frame(&schedule, PART_HEADER, 1, BLOCK + 4696, 3496);
+    io_schedule_add_payload(&schedule, 1, BLOCK + 8192, 8192, 0, memory + 2 * BLOCK);
+    io_schedule_add_payload(&schedule, 2, BLOCK + 16384, 4096, 0, memory + 3 * BLOCK);
+    io_schedule_end_file(&schedule);
+    assert_int_equal(io_schedule_finish(&schedule, 1, NULL), 0);
+    check_schedule(&schedule);
+    assert_int_equal(direct_bytes(&schedule), BLOCK + 12288);
+    /* A header; two blocks; end, trailer, header; two tensors, which are not adjacent in memory. */
+    assert_int_equal(schedule.request_count, 6);
+    assert_int_equal(schedule.staging_bytes, 4096);
+    assert_int_equal(schedule.requests[3].part_count, 3);
     io_schedule_release(&schedule);
     free(memory);
 }
@@ -323,6 +353,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(body_of_aligned_payload_is_direct_and_its_ends_are_copied),
+        cmocka_unit_test(device_memory_has_requests_to_itself),
         cmocka_unit_test(payload_at_odd_memory_is_copied),
         cmocka_unit_test(long_payload_is_cut_at_block_boundaries_of_the_file),
         cmocka_unit_test(a_frame_is_not_cut_when_it_is_parsed_in_place),

@@ -1,0 +1,150 @@
+"""io.gds: saves and loads between files and a GPU's memory by cuFile, over the CUDA plugin's own source and a libcufile that are built for the processor
+(tests/cuda_on_cpu). There the host cannot touch the device's memory, so what works does not take that way unnoticed."""
+import json
+import os
+
+import pytest
+
+from harness import BUILD, ckptbench
+from train_harness import PLUGIN, facts, values
+
+pytestmark = pytest.mark.skipif(PLUGIN is None, reason="the plugin's source is not built for the processor in this build")
+BLOCK = 64 << 10
+WORDS = ("device=cuda", "state=weights", "checksum=none", f"io.block={BLOCK}", "io.depth=3", "iterations=1", "warmup=0", "baseline=false", "verify=full")
+
+
+@pytest.fixture
+def cufile(tmp_path, monkeypatch):
+    """A machine with cuFile; the lines of its calls."""
+    monkeypatch.setenv("CKPTBENCH_CUDA_PLUGIN", str(PLUGIN))
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{PLUGIN.parent}:{os.environ.get('LD_LIBRARY_PATH', '')}")
+    monkeypatch.setenv("CUDA_ON_CPU_DEVICES", "4")
+    log = tmp_path / "calls"
+    monkeypatch.setenv("CUFILE_ON_CPU_LOG", str(log))
+    for variable in ("CUFILE_FORCE_COMPAT_MODE", "CUFILE_ON_CPU"):
+        monkeypatch.delenv(variable, raising=False)
+    return lambda: log.read_text().splitlines() if log.exists() else []
+
+
+def model(place, *shapes):
+    path = place / "model.yaml"
+    path.write_text("".join(f"- {{name: layers.{i}.weight, shape: {shape}, dtype: fp32, layer: {i}}}\n" for i, shape in enumerate(shapes)))
+    return f"model={path}"
+
+
+def run(place, *words, code=0, store=None):
+    store = store or place / "store"
+    store.mkdir(exist_ok=True)
+    return json.loads(ckptbench(place, "run", "--json", f"store={store}", *WORDS, *words, code=code).stdout)
+
+
+def total(place, metric, op, run="LATEST"):
+    return sum(sum(ranks.values()) for ranks in values(place, metric, run, op).values())
+
+
+def moved(lines, what):
+    return [int(line.split()[1]) for line in lines if line.startswith(what)]
+
+
+def test_whole_blocks_go_between_files_and_the_gpu_without_a_copy_in_this_machine(tmp_path, cufile):
+    shapes = ("256x256", "64x1024", "1024")  # whole blocks of 4 KiB, as long as several requests and as one short one
+    size = 4 * (256 * 256 + 64 * 1024 + 1024)
+    run(tmp_path, model(tmp_path, *shapes), "io.gds=on", "ranks=1")
+    lines = cufile()
+    assert sum(moved(lines, "write")) == size and sum(moved(lines, "read")) == size
+    assert max(moved(lines, "write")) == max(moved(lines, "read")) == BLOCK
+    assert all(line.endswith(" registered") for line in lines[:-1])
+    assert lines[-1] == "end, 0 files and 0 regions are left"
+    assert total(tmp_path, "bytes_needed", "save") == total(tmp_path, "bytes_needed", "load") == size
+    assert total(tmp_path, "bytes_copied", "save") == total(tmp_path, "bytes_copied", "load") == 0
+    told = facts(tmp_path)
+    assert told["io.used"].startswith("psync 3 threads O_DIRECT cuFile")
+    assert told["io.gds"] == "between files and the GPU: nvidia-fs 2.20, registered memory, no compatibility mode"
+    assert told["adapter"].startswith("MPI ") and "NCCL" in told["adapter"]  # what there is to choose depends on this machine
+    assert f"cuFile        {told['io.gds']}" in ckptbench(tmp_path, "show", "LATEST").stdout
+
+
+def test_the_files_are_those_of_the_ordinary_way(tmp_path, cufile):
+    """With ends that are no whole blocks, ranks that hold columns of a tensor, and several files a rank; each way loads what the other saved."""
+    words = (model(tmp_path, "256x260", "100", "128x1030", "3x5"), "ranks=2", "tp=2", "io.files=2", "suffix=same", "keep=true", "load.shift=1")
+    kept, needed = {}, {}
+    for way in ("on", "off"):
+        store = tmp_path / way
+        run(tmp_path, *words, f"io.gds={way}", store=store)
+        needed[way] = total(tmp_path, "bytes_needed", "save")
+        kept[way] = {path.relative_to(store): path.read_bytes() for path in store.rglob("*.distcp")}
+        marker, = store.rglob(".metadata")
+        ckptbench(tmp_path, "verify", marker.parent)
+        calls = len(cufile())
+    assert needed["on"] == needed["off"] and calls == len(cufile())
+    assert kept["on"].keys() == kept["off"].keys() and len(kept["on"]) >= 2
+    for name, ours in kept["on"].items():
+        theirs = kept["off"][name]
+        assert len(ours) == len(theirs)
+        differ = [at for at in range(0, len(ours), 512) if ours[at:at + 512] != theirs[at:at + 512]]
+        assert len(differ) <= 4 * 16, (name, len(differ))  # save ids in the items' headers
+    for saved, loads in (("on", "off"), ("off", "on")):
+        run(tmp_path, *words, f"io.gds={loads}", "ops=load", store=tmp_path / saved)
+
+
+def test_only_what_is_no_whole_block_passes_through_pinned_memory(tmp_path, cufile):
+    run(tmp_path, model(tmp_path, "5000", "100", "4097"), "io.gds=on", "ranks=1", "adapter=none")
+    assert facts(tmp_path)["adapter"] == "left alone (adapter=none)"
+    ends = 4 * (5000 + 100 + 4097) - 16384 - 16384
+    assert total(tmp_path, "bytes_copied", "save") == total(tmp_path, "bytes_copied", "load") == ends
+    assert sum(moved(cufile(), "write")) == sum(moved(cufile(), "read")) == 32768
+
+
+def test_transfers_that_move_less_are_continued(tmp_path, cufile, monkeypatch):
+    monkeypatch.setenv("CUFILE_ON_CPU", "short no-memory")
+    run(tmp_path, model(tmp_path, "256x256", "64x1024"), "io.gds=on", "ranks=1")
+    writes = moved(cufile(), "write")
+    assert sum(writes) == 4 * 2 * 65536 and len(writes) > 8
+    assert "memory not registered: cuFile, registering memory: an internal error (5030)" in facts(tmp_path)["io.gds"]
+    assert all(line.endswith(" unregistered") for line in cufile()[:-1])
+
+
+@pytest.mark.parametrize("trouble, message", [("fails", "nvidia-fs failed"), ("errno", "Input/output error")])
+def test_a_transfer_that_fails_fails_the_save_with_the_reason(tmp_path, cufile, monkeypatch, trouble, message):
+    monkeypatch.setenv("CUFILE_ON_CPU", trouble)
+    failed = run(tmp_path, model(tmp_path, "256x256"), "io.gds=on", "ranks=1", code=3)
+    assert message in failed["message"] and "writing " in failed["message"]
+    assert not list((tmp_path / "store").rglob(".metadata"))
+    assert cufile()[-1] == "end, 0 files and 0 regions are left"
+
+
+@pytest.mark.parametrize("trouble, words, reason", [
+    ("no-driver", (), "cuFile, opening its driver: the nvidia-fs driver is not initialised (5001)"),
+    ("no-filesystem", (), "cuFile, registering a file: the file system does not support it (5008)"),
+    ("compatible", (), "cuFile allows its compatibility mode, which copies through host memory"),
+    ("forced", (), "CUFILE_FORCE_COMPAT_MODE=true makes cuFile copy through host memory"),
+    ("missing", (), "libcufile cannot be loaded: "),
+    ("", ("checksum=crc32",), "checksums need the bytes in this machine's memory"),
+    ("", ("save.async=true",), "save.async=true copies the state"),
+    ("", ("load.exchange=split",), "load.exchange passes on"),
+    ("", ("io.direct=false",), "it needs O_DIRECT"),
+])
+def test_where_it_is_not_possible_on_fails_and_auto_says_why(tmp_path, cufile, monkeypatch, trouble, words, reason):
+    monkeypatch.setenv("CUFILE_ON_CPU", trouble)
+    if trouble == "forced":
+        monkeypatch.setenv("CUFILE_FORCE_COMPAT_MODE", "true")
+    if trouble == "missing":
+        empty = tmp_path / "libcufile.so.0"
+        empty.write_text("no library")
+        monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    state = model(tmp_path, "256x256")
+    if words:  # refused before anything starts
+        assert f"io.gds=on: {reason}" in ckptbench(tmp_path, "run", f"store={tmp_path}", *WORDS, state, "io.gds=on", "ranks=1", *words, code=2).stderr
+    else:
+        assert reason in run(tmp_path, state, "io.gds=on", "ranks=1", code=3)["message"]
+    run(tmp_path, state, "io.gds=auto", "ranks=1", *words)
+    told = facts(tmp_path)
+    assert told["io.gds"].startswith("not used: ") and reason in told["io.gds"]
+    assert "cuFile" not in told["io.used"] and not moved(cufile(), "write")
+    assert total(tmp_path, "bytes_copied", "load") == 4 * 65536
+
+
+def test_it_is_refused_where_it_would_do_nothing(tmp_path, cufile):
+    for words in (("device=cpu",), ("workload=train", "model=gpt2-tiny")):
+        for value in ("on", "auto"):
+            assert "is for workload=checkpoint with device=cuda" in ckptbench(tmp_path, "run", f"store={tmp_path}", f"io.gds={value}", *words, code=2).stderr
