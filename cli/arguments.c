@@ -9,6 +9,7 @@
 
 #include "ckpt/model/model.h"
 #include "cli/cli.h"
+#include "cli/report/blocks.h"
 #include "cli/report/table.h"
 #include "core/alloc.h"
 #include "core/json.h"
@@ -329,6 +330,14 @@ static size_t style_at(const char *at, size_t left)
     return 0;
 }
 
+/* What other terminals than those of UTF-8 show; it takes as many bytes. */
+static void spell_ellipses(char *text, size_t len)
+{
+    static const char ellipsis[] = "…";
+    for (char *at = text; (at = memmem(at, len - (size_t)(at - text), ellipsis, sizeof ellipsis - 1));)
+        memset(at, '.', sizeof ellipsis - 1);
+}
+
 /* Text from files, servers and other machines is part of the output, so control characters in it are escaped. */
 int cli_flush_to(struct cli *self, int fd, struct cb_err *err)
 {
@@ -337,6 +346,8 @@ int cli_flush_to(struct cli *self, int fd, struct cb_err *err)
     if (!rc && !shown)
         rc = alloc_fail(err, "for the answer");
     size_t len = rc ? 0 : utf8_escape(self->out.data, self->out.len, self->colour ? style_at : NULL, shown);
+    if (shown && isatty(fd) && !blocks_locale_is_utf8())
+        spell_ellipses(shown, len);
     for (size_t done = 0; rc == 0 && done < len;) {
         ssize_t written = write(fd, shown + done, len - done);
         if (written >= 0)

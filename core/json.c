@@ -220,6 +220,20 @@ void json_member_bool(struct json_writer *self, const char *key, bool value)
     json_write_bool(self, value);
 }
 
+void json_write_doubles(struct json_writer *self, const double *values, size_t count)
+{
+    json_write_begin_array(self);
+    for (size_t i = 0; i < count; i++)
+        json_write_double(self, values[i]);
+    json_write_end_array(self);
+}
+
+void json_member_doubles(struct json_writer *self, const char *key, const double *values, size_t count)
+{
+    json_write_key(self, key);
+    json_write_doubles(self, values, count);
+}
+
 void json_member_u64_or_null(struct json_writer *self, const char *key, bool is_known, uint64_t value)
 {
     json_write_key(self, key);

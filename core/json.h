@@ -36,7 +36,8 @@ void json_write_text(struct json_writer *self,
                      const char *text); /* NULL writes null; bytes that are not UTF-8 become U+FFFD */
 void json_write_u64(struct json_writer *self, uint64_t value);
 void json_write_i64(struct json_writer *self, int64_t value);
-void json_write_double(struct json_writer *self, double value);
+void json_write_double(struct json_writer *self, double value);                        /* null unless it is finite */
+void json_write_doubles(struct json_writer *self, const double *values, size_t count); /* an array */
 void json_write_bool(struct json_writer *self, bool value);
 void json_write_null(struct json_writer *self);
 /* A key and its value. */
@@ -47,6 +48,7 @@ void json_member_double(struct json_writer *self, const char *key, double value)
 void json_member_bool(struct json_writer *self, const char *key, bool value);
 void json_member_u64_or_null(struct json_writer *self, const char *key, bool is_known, uint64_t value);
 /* A key, and the start of its array or object. */
+void json_member_doubles(struct json_writer *self, const char *key, const double *values, size_t count);
 void json_member_object(struct json_writer *self, const char *key);
 void json_member_array(struct json_writer *self, const char *key);
 /* Inserts a value that is already JSON, unchanged. */

@@ -410,6 +410,23 @@ double stats_predict_ratio(const double *earlier, size_t n, double value, double
     return fmax(1 - student_within(atan(fabs(distance) / error / sqrt((double)(n - 1))), n - 1), DBL_EPSILON);
 }
 
+bool stats_median_interval_sorted(const double *sorted, size_t n, double confidence, double interval[2])
+{
+    double log_p = -(double)n * M_LN2; /* of exactly k values below the median */
+    double below = exp(log_p);         /* of at most k */
+    size_t k = 0;
+    while (2 * k < n && below <= (1 - confidence) / 2) {
+        log_p += log((double)(n - k) / (double)(k + 1));
+        below += exp(log_p);
+        k++;
+    }
+    if (k == 0)
+        return false;
+    interval[0] = sorted[k - 1];
+    interval[1] = sorted[n - k];
+    return true;
+}
+
 bool stats_median_interval(const double *values, size_t n, double confidence, double interval[2])
 {
     double mean = 0;

@@ -64,6 +64,12 @@ double stats_predict_ratio(const double *earlier, size_t n, double value, double
  * exp(mean +- t(n-1) s / sqrt(n)). False, and nothing written, if n < 3 or a value is not positive. */
 bool stats_median_interval(const double *values, size_t n, double confidence, double interval[2]);
 
+/* The interval of the median whatever the distribution, so that outliers hardly move it: the k-th smallest and the k-th
+ * largest of the values, with the largest k for which fewer than k of n values lie on one side of the median in at most
+ * (1 - confidence) / 2 of samples (Thompson 1936). It contains their median. False, and nothing written, if there are
+ * too few values: fewer than 6 at 0.95. */
+bool stats_median_interval_sorted(const double *sorted, size_t n, double confidence, double interval[2]);
+
 /* t with P(|T| <= t) = confidence, of Student's distribution with so many degrees of freedom (>= 1). */
 double stats_student_quantile(double confidence, size_t degrees);
 

@@ -109,6 +109,9 @@ void run_info_free(struct run_info *info);
 const struct run_metric *run_info_metric(const struct run_info *info, enum operation op, enum metric_id metric);
 /* The value of a fact; NULL if rank 0 did not report it. Borrowed. */
 const char *run_info_fact(const struct run_info *info, const char *key);
+/* What stands behind `prefix` in the next fact that begins with it ("NAME=VALUE"), from fact *at on; moves *at behind
+ * it. NULL: no more. Borrowed. */
+const char *run_info_next_fact(const struct run_info *info, const char *prefix, size_t *at);
 
 /* "LATEST" is the newest run that is not just planned, else the newest; an unambiguous prefix is accepted.
  * CB_ERR_NOT_FOUND suggests the nearest id. */

@@ -40,6 +40,17 @@ const char *run_info_fact(const struct run_info *info, const char *key)
     return NULL;
 }
 
+const char *run_info_next_fact(const struct run_info *info, const char *prefix, size_t *at)
+{
+    size_t len = strlen(prefix);
+    while (*at < info->fact_count) {
+        const char *fact = info->facts[(*at)++];
+        if (strncmp(fact, prefix, len) == 0)
+            return fact + len;
+    }
+    return NULL;
+}
+
 static int load_run_row(struct history *self, const char *run, struct run_info *info, struct cb_err *err)
 {
     sqlite3_stmt *statement;

@@ -204,11 +204,8 @@ static void json_model(const struct scaling *self, struct json_writer *json)
     for (int term = 0; term < SCALING_TERMS; term++) {
         const struct scaling_figure *figure = &self->fit.terms[term];
         json_member_object(json, names[term]);
-        json_member_double(json, "value", isfinite(figure->value) ? figure->value : (double)NAN);
-        json_member_array(json, "ci");
-        json_write_double(json, figure->low);
-        json_write_double(json, isfinite(figure->high) ? figure->high : (double)NAN);
-        json_write_end_array(json);
+        json_member_double(json, "value", figure->value);
+        json_member_doubles(json, "ci", (const double[]){figure->low, figure->high}, 2);
         json_write_end_object(json);
     }
     json_member_double(json, "deviation", self->fit.deviation);

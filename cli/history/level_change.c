@@ -215,8 +215,8 @@ void level_change_write(const struct level_change *self, enum metric_id metric, 
     if (isfinite(point->shift.high))
         buf_printf(out, " [%+.1f, %+.1f]", point->shift.low * 100, point->shift.high * 100);
     buf_printf(out, ", %s -> %s\n   runs: ",
-               figure_text(metric, metric_line_median(self->line, point->start, point->at), before),
-               figure_text(metric, metric_line_median(self->line, point->at, point->end), after));
+               figure_text(metric, metric_line_points(self->line, point->start, point->at).median, before),
+               figure_text(metric, metric_line_points(self->line, point->at, point->end).median, after));
     write_side(self->line, point->start, point->at, out);
     buf_append_text(out, " -> ");
     write_side(self->line, point->at, point->end, out);
@@ -234,7 +234,7 @@ static void json_side(const struct metric_line *line, const char *key, size_t st
     json_member_u64(json, "n", end - start);
     json_member_text(json, "first", line->points[start].run);
     json_member_text(json, "last", line->points[end - 1].run);
-    json_member_double(json, "median", metric_line_median(line, start, end));
+    json_member_double(json, "median", metric_line_points(line, start, end).median);
     json_write_end_object(json);
 }
 
@@ -244,15 +244,11 @@ void level_change_write_json(const struct level_change *self, enum metric_id met
     bool interval = isfinite(point->shift.high);
     json_member_text(json, "run", self->line->points[point->at].run);
     json_member_date(json, "started", self->line->points[point->at].at_ns);
-    json_member_text(json, "experiment_hash", self->line->hash);
-    json_member_text(json, "store", self->line->store);
-    json_member_text(json, "site", self->line->site);
+    metric_line_write_json(self->line, json);
     json_member_text(json, "direction", level_change_word(metric, point));
     json_member_double(json, "change", point->shift.estimate);
-    json_member_array(json, "ci");
-    json_write_double(json, interval ? point->shift.low : NAN);
-    json_write_double(json, interval ? point->shift.high : NAN);
-    json_write_end_array(json);
+    const double ci[] = {interval ? point->shift.low : NAN, interval ? point->shift.high : NAN};
+    json_member_doubles(json, "ci", ci, 2);
     json_side(self->line, "before", point->start, point->at, json);
     json_side(self->line, "after", point->at, point->end, json);
     if (!self->is_compared) {

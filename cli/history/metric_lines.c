@@ -9,6 +9,8 @@
 #include "core/alloc.h"
 #include "run/workload_kind.h"
 
+#define CONFIDENCE 0.95 /* of a level's interval */
+
 /* A point that does not know its line yet. */
 struct loose_point {
     struct line_point point;
@@ -201,15 +203,36 @@ void metric_lines_name(const struct metric_lines *self, const struct metric_line
         buf_printf(out, " at %s", line->site);
 }
 
-double metric_line_median(const struct metric_line *line, size_t start, size_t end)
+void metric_line_write_json(const struct metric_line *line, struct json_writer *json)
 {
-    double median = NAN, *values = calloc(end - start + 1, sizeof *values);
+    json_member_text(json, "experiment_hash", line->hash);
+    json_member_text(json, "store", line->store);
+    json_member_text(json, "site", line->site);
+}
+
+struct line_level metric_line_points(const struct metric_line *line, size_t start, size_t end)
+{
+    struct line_level level = {start, end, NAN, {NAN, NAN}};
+    double *values = calloc(end - start + 1, sizeof *values);
     if (!values)
-        return NAN;
+        return level;
     for (size_t i = start; i < end; i++)
         values[i - start] = line->points[i].value;
     stats_sort(values, end - start);
-    median = stats_quantile_sorted(values, end - start, 0.5);
+    level.median = stats_quantile_sorted(values, end - start, 0.5);
+    stats_median_interval_sorted(values, end - start, CONFIDENCE, level.interval);
     free(values);
-    return median;
+    return level;
+}
+
+size_t metric_line_level_count(const struct metric_line *line)
+{
+    return line->count >= CHANGE_POINT_MIN_SEGMENT ? line->change_count + 1 : 0;
+}
+
+struct line_level metric_line_level(const struct metric_line *line, size_t number)
+{
+    const struct change_point *changes = line->changes;
+    return metric_line_points(line, number ? changes[number - 1].at : 0,
+                              number < line->change_count ? changes[number].at : line->count);
 }

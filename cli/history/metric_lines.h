@@ -10,6 +10,7 @@
 #include "cli/report/sweep_axes.h"
 #include "core/change_points.h"
 #include "core/err.h"
+#include "core/json.h"
 #include "db/history.h"
 
 struct line_point {
@@ -57,7 +58,19 @@ int metric_lines_axes(const struct metric_lines *self, struct sweep_axes *axes, 
 void metric_lines_name(const struct metric_lines *self, const struct metric_line *line, const struct sweep_axes *axes,
                        struct buf *out);
 
-/* The median of the points [start, end) of a line. */
-double metric_line_median(const struct metric_line *line, size_t start, size_t end);
+/* Members that say which line something belongs to: "experiment_hash", "store", "site". */
+void metric_line_write_json(const struct metric_line *line, struct json_writer *json);
+
+/* Points of a line without a change point between them. */
+struct line_level {
+    size_t start, end;          /* [start, end) */
+    double median, interval[2]; /* 95 % interval of the median; NAN for fewer than 6 points */
+};
+struct line_level metric_line_points(const struct metric_line *line, size_t start, size_t end);
+
+/* A level has at least as many points, and so a line of fewer has none. */
+size_t metric_line_level_count(const struct metric_line *line);
+/* The oldest first; metric_line_level(line, line->change_count) is the present one, also of a line with fewer points. */
+struct line_level metric_line_level(const struct metric_line *line, size_t number);
 
 #endif

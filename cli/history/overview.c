@@ -109,7 +109,7 @@ static int json_line(struct json_writer *json, const struct overview *self, cons
     json_member_text(json, "last_run", last->run);
     json_member_date(json, "last_started", last->at_ns);
     json_member_double(json, "last", last->value);
-    json_member_double(json, "level", metric_line_median(line, change ? change->at : 0, line->count));
+    json_member_double(json, "level", metric_line_level(line, line->change_count).median);
     json_write_key(json, "change");
     if (change)
         rc = json_change(json, self, lines->metric, line, change, err);

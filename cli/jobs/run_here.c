@@ -5,14 +5,15 @@
 #include <fcntl.h>
 #include <math.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "cli/jobs/agent_program.h"
+#include "cli/report/blocks.h"
 #include "cli/report/table.h"
 #include "core/alloc.h"
 #include "core/child.h"
@@ -29,6 +30,8 @@
 /* If the agent was stopped by a signal for this long, it is killed: its ranks exit after 10 s without its heartbeat. */
 #define STANDSTILL_LIMIT_NS (15 * NS_PER_S)
 #define BAR_CELLS 20
+#define BAR_CELLS_SHORT 12      /* on a terminal of fewer columns than 100, so that the figures fit beside it */
+#define COLUMNS_FOR_BAR 72      /* of the terminal; narrower ones show the figures alone */
 #define COMMAND_NOT_STARTED 127 /* as a shell reports it */
 #define LINE_START "\r\033[K"   /* clears the progress line */
 
@@ -58,45 +61,83 @@ bool launch_was_stopped(void)
 
 /* ---- the progress line ---- */
 
-/* "━━━━━━━━━━━━╸         61 %   2.05 GiB/s   slowest rank 2   eta 2 s" */
-static void print_bytes(const struct progress *progress, struct buf *out)
+/* A line that ends before the terminal does: a longer one would wrap, and could not be cleared. */
+struct progress_line {
+    struct buf text;
+    size_t columns;
+    bool is_full; /* a part did not fit; later ones are left out */
+};
+
+static void add_part(struct progress_line *self, const char *part)
+{
+    size_t width = table_text_width(self->text.data + strlen(LINE_START)) + table_text_width(part);
+    self->is_full = self->is_full || width >= self->columns;
+    if (!self->is_full)
+        buf_append_text(&self->text, part);
+}
+
+CB_PRINTF(2, 3)
+static void add_partf(struct progress_line *self, const char *format, ...)
+{
+    char part[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(part, sizeof part, format, arguments);
+    va_end(arguments);
+    add_part(self, part);
+}
+
+/* "━━━━━━━━━━━━╸         ", or "############-        " where the locale is not UTF-8; nothing on a narrow terminal. */
+static void add_bar(struct progress_line *self, double share)
+{
+    static const char *const marks[2][2] = {{"#", "-"}, {"━", "╸"}};
+    int cells = self->columns < 100 ? BAR_CELLS_SHORT : BAR_CELLS, halves = (int)(share * 2 * cells);
+    bool utf8 = blocks_locale_is_utf8();
+    if (self->columns < COLUMNS_FOR_BAR)
+        return;
+    for (int cell = 0; cell < cells; cell++)
+        add_part(self, 2 * cell + 1 < halves ? marks[utf8][0] : 2 * cell < halves ? marks[utf8][1] : " ");
+}
+
+/* The bar, and "  61 %   2.05 GiB/s   slowest rank 2   eta 2 s" */
+static void add_bytes(struct progress_line *self, const struct progress *progress)
 {
     char rate[32], eta[32];
     double share = (double)progress->bytes_done / (double)progress->bytes_total;
     share = share > 1 ? 1 : share;
-    int halves = (int)(share * 2 * BAR_CELLS);
-    for (int cell = 0; cell < BAR_CELLS; cell++)
-        buf_append_text(out, 2 * cell + 1 < halves ? "━" : 2 * cell < halves ? "╸" : " ");
-    buf_printf(out, " %3.0f %%", 100 * share);
+    add_bar(self, share);
+    add_partf(self, " %3.0f %%", 100 * share);
     if (progress->bytes_per_s > 0)
-        buf_printf(out, "   %s", units_format_rate(progress->bytes_per_s, rate));
+        add_partf(self, "   %s", units_format_rate(progress->bytes_per_s, rate));
     if (progress->slowest_rank >= 0)
-        buf_printf(out, "   slowest rank %d", progress->slowest_rank);
+        add_partf(self, "   slowest rank %d", progress->slowest_rank);
     if (progress->bytes_per_s > 0 && progress->bytes_done < progress->bytes_total) {
         double left = (double)(progress->bytes_total - progress->bytes_done) / progress->bytes_per_s;
         if (left < 60)
             snprintf(eta, sizeof eta, "%.0f s", ceil(left));
         else
             units_format_duration(ceil(left) * 1e9, eta);
-        buf_printf(out, "   eta %s", eta);
+        add_partf(self, "   eta %s", eta);
     }
 }
 
-/* "save 3/5 ", its bytes, and the agent's note */
-static void print_progress(const struct progress *progress, struct buf *out)
+/* "save 3/5 ", its bytes, the agent's note, and the rates of the nodes. */
+static void add_progress(struct progress_line *self, const struct progress *progress)
 {
     if (strcmp(progress->state, "running") != 0 || !*progress->op) {
-        buf_printf(out, "%s", progress->state);
+        add_part(self, progress->state);
         return;
     }
     if (progress->iteration == 0)
-        buf_printf(out, "%-6s warm-up  ", progress->op);
+        add_partf(self, "%-6s warm-up  ", progress->op);
     else
-        buf_printf(out, "%-6s %u/%u  ", progress->op, progress->iteration, progress->iterations);
+        add_partf(self, "%-6s %u/%u  ", progress->op, progress->iteration, progress->iterations);
     if (progress->bytes_total > 0)
-        print_bytes(progress, out);
+        add_bytes(self, progress);
     if (*progress->note)
-        buf_printf(out, "   %s", progress->note);
+        add_partf(self, "   %s", progress->note);
+    if (*progress->nodes)
+        add_partf(self, "   %s", progress->nodes);
 }
 
 static void write_stderr(const char *text, size_t len)
@@ -123,23 +164,18 @@ static bool find_attempt(const struct launch *launch, uint32_t attempts_before, 
 static void show_progress(const struct launch *launch, uint32_t attempts_before)
 {
     struct progress progress;
-    struct winsize size;
-    struct buf line;
+    struct progress_line line = {0};
     char path[PATH_MAX];
     if (!launch->show_progress || !find_attempt(launch, attempts_before, path) || progress_read(path, &progress, NULL))
         return;
-    buf_init(&line, 4096);
-    buf_append_text(&line, LINE_START);
-    size.ws_col = 0;
-    bool is_wide = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || size.ws_col >= 60;
-    if (is_wide)
-        buf_append_text(&line, launch->prefix);
-    print_progress(&progress, &line);
-    size_t width = table_text_width(line.data + strlen(LINE_START)) + table_text_width(progress.nodes) + 3;
-    if (*progress.nodes && is_wide && size.ws_col > width)
-        buf_printf(&line, "   %s", progress.nodes);
-    write_stderr(line.data, line.len);
-    buf_release(&line);
+    buf_init(&line.text, 4096);
+    line.columns = blocks_of(STDERR_FILENO).columns;
+    buf_append_text(&line.text, LINE_START);
+    if (line.columns >= COLUMNS_FOR_BAR)
+        add_part(&line, launch->prefix);
+    add_progress(&line, &progress);
+    write_stderr(line.text.data, line.text.len);
+    buf_release(&line.text);
 }
 
 static void clear_progress(const struct launch *launch)

@@ -1,13 +1,13 @@
 /* Blocks of a terminal, or ASCII letters in their place. */
 #include "cli/report/blocks.h"
 
-#include <stdio.h>
+#include <math.h>
 #include <stdlib.h>
 #include <strings.h>
 #include <sys/ioctl.h>
-#include <unistd.h>
 
 #define COLUMNS_DEFAULT 80
+#define BARS 8 /* heights */
 
 bool blocks_locale_is_utf8(void)
 {
@@ -24,10 +24,10 @@ bool blocks_locale_is_utf8(void)
     return false;
 }
 
-struct blocks blocks_of_stdout(void)
+struct blocks blocks_of(int fd)
 {
     struct winsize size;
-    bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+    bool known = ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
     return (struct blocks){.columns = known ? size.ws_col : COLUMNS_DEFAULT, .unicode = blocks_locale_is_utf8()};
 }
 
@@ -52,4 +52,20 @@ void blocks_add(const struct blocks *self, enum blocks_kind kind, double share, 
 void blocks_add_waiting(const struct blocks *self, struct buf *out)
 {
     buf_append_text(out, self->unicode ? "·" : ".");
+}
+
+void blocks_add_bars(const struct blocks *self, const double *values, size_t count, struct buf *out)
+{
+    double least = INFINITY, most = -INFINITY;
+    for (size_t i = 0; i < count; i++) {
+        least = fmin(least, values[i]);
+        most = fmax(most, values[i]);
+    }
+    for (size_t i = 0; i < count; i++) {
+        int bar = most > least ? (int)((values[i] - least) / (most - least) * (BARS - 1) + 0.5) : 3;
+        if (self->unicode)
+            blocks_add(self, BLOCKS_HEIGHT, (bar + 0.5) / BARS, out);
+        else
+            buf_append_char(out, (char)('1' + bar));
+    }
 }

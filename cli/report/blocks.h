@@ -17,12 +17,14 @@ struct blocks {
  * locale. */
 bool blocks_locale_is_utf8(void);
 
-/* What stdout can show. */
-struct blocks blocks_of_stdout(void);
+/* What an open file shows, such as stdout. */
+struct blocks blocks_of(int fd);
 
 enum blocks_kind { BLOCKS_HEIGHT, BLOCKS_SHADE };
 /* Appends the block for a share of the largest value; a share above 0 is never blank. */
 void blocks_add(const struct blocks *self, enum blocks_kind kind, double share, struct buf *out);
+/* Appends a bar for each value between the least and the most of them: one of eight blocks, or a digit from 1 to 8. */
+void blocks_add_bars(const struct blocks *self, const double *values, size_t count, struct buf *out);
 /* Appends the mark for a moment in which something was under way and nothing came of it. */
 void blocks_add_waiting(const struct blocks *self, struct buf *out);
 

@@ -2,7 +2,6 @@
 #include "cli/report/clusterbench.h"
 
 #include <math.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,18 +174,16 @@ static void write_document(const struct document *self)
 /* Finds the node of `rank` in the facts "suite.node.NAME=FIRST_RANK": the node with the highest first rank up to it. */
 static void find_node(struct document *self)
 {
-    static const char prefix[] = "suite.node.";
+    size_t at = 0;
     self->leader = 0;
     self->node[0] = '\0';
-    for (size_t i = 0; i < self->run->fact_count && self->rank >= 0; i++) {
-        const char *fact = self->run->facts[i], *equals = strrchr(fact, '=');
+    for (const char *name; self->rank >= 0 && (name = run_info_next_fact(self->run, "suite.node.", &at));) {
+        const char *equals = strrchr(name, '=');
         size_t first = equals ? strtoul(equals + 1, NULL, 10) : 0;
-        if (strncmp(fact, prefix, strlen(prefix)) != 0 || !equals || first > (size_t)self->rank ||
-            first >= self->ranks || (self->node[0] && first < self->leader))
+        if (!equals || first > (size_t)self->rank || first >= self->ranks || (self->node[0] && first < self->leader))
             continue;
         self->leader = first;
-        snprintf(self->node, sizeof self->node, "%.*s", (int)(equals - fact - (ptrdiff_t)strlen(prefix)),
-                 fact + strlen(prefix));
+        snprintf(self->node, sizeof self->node, "%.*s", (int)(equals - name), name);
     }
 }
 
@@ -204,8 +201,8 @@ int clusterbench_each(struct history *history, const struct run_info *run, bool 
     struct document document = {
         .run = run, .medians = medians, .ranks = experiment_u64(run->experiment, OPT_RANKS), .rank = -1, .out = &text};
     buf_init(&text, DOCUMENT_MAX_BYTES);
-    for (size_t i = 0; i < run->fact_count; i++)
-        document.nodes += strncmp(run->facts[i], "suite.node.", strlen("suite.node.")) == 0;
+    for (size_t at = 0; run_info_next_fact(run, "suite.node.", &at);)
+        document.nodes++;
     for (size_t rank = 0; rank < document.ranks; rank++)
         document.gpus += has_gpu(&document, rank);
     for (long last = per_rank ? (long)document.ranks - 1 : -1; rc == 0 && document.rank <= last; document.rank++) {

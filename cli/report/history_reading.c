@@ -1,10 +1,12 @@
 /* Helpers of the verbs that read the history. */
 #include "cli/report/history_reading.h"
 
+#include <limits.h>
 #include <string.h>
 
 #include "core/alloc.h"
 #include "core/clock.h"
+#include "core/path.h"
 
 #define BLANKS " \t\n"
 
@@ -49,6 +51,15 @@ int for_each_run(struct history *history, const char *const *words, size_t count
     }
     run_selection_release(&selection);
     return rc;
+}
+
+int read_records(const struct run_info *run, struct record *record, struct cb_err *err)
+{
+    char path[PATH_MAX];
+    int rc = path_format(path, sizeof path, err, "%s/attempts/%u/records", run->folder, run->attempt);
+    if (!rc)
+        rc = record_read(path, record, err);
+    return rc ? cb_context(err, "records of run %s", run->run) : 0;
 }
 
 int find_only_run(struct cli *cli, struct history *history, char run[64], struct cb_err *err)

@@ -159,8 +159,8 @@ static int add_folded(struct table *table, const struct rank_table *self, int op
     return rc;
 }
 
-static int write_ranks(const struct rank_table *self, int op, size_t columns, bool colour, struct buf *out,
-                       struct cb_err *err)
+static int write_ranks(const struct rank_table *self, int op, size_t columns, size_t most_chars, bool colour,
+                       struct buf *out, struct cb_err *err)
 {
     struct table table;
     int rc = 0;
@@ -174,23 +174,27 @@ static int write_ranks(const struct rank_table *self, int op, size_t columns, bo
     else
         for (size_t rank = 0; rank < self->ranks; rank++)
             add_rank(&table, self, op, columns, rank);
+    size_t dropped = table_fit(&table, most_chars, 3);
     if (!rc)
         rc = table_write(&table, 0, colour, out, err);
     table_release(&table);
+    if (dropped)
+        buf_printf(out, "%zu more column%s on a wider terminal\n", dropped, units_plural(dropped));
     if (self->ranks > MOST_RANK_LINES)
         buf_printf(out, "the %d slowest ranks, and medians of the others; `ckptbench export RUN --csv` has all\n",
                    SLOWEST_RANK_LINES);
     return rc;
 }
 
-int rank_table_write(const struct rank_table *self, bool every_state, bool colour, struct buf *out, struct cb_err *err)
+int rank_table_write(const struct rank_table *self, bool every_state, size_t most_chars, bool colour, struct buf *out,
+                     struct cb_err *err)
 {
     int rc = 0;
     for (int op = OP_SAVE; op <= OP_LOAD && !rc; op++) {
         if (!self->iterations[op][0])
             continue;
         buf_append_char(out, '\n');
-        rc = write_ranks(self, op, every_state ? RANK_METRICS : PLAIN_RANK_METRICS, colour, out, err);
+        rc = write_ranks(self, op, every_state ? RANK_METRICS : PLAIN_RANK_METRICS, most_chars, colour, out, err);
     }
     return rc;
 }

@@ -17,8 +17,9 @@ int rank_table_load(struct history *history, const struct run_info *run, struct 
 void rank_table_free(struct rank_table *self);
 
 /* Appends tables of saves and loads with a line for each rank; of many ranks only the slowest have a line, and one line
- * summarises the others. `every_state` adds the time in each state. */
-int rank_table_write(const struct rank_table *self, bool every_state, bool colour, struct buf *out,
+ * summarises the others. `every_state` adds the time in each state. Columns with which lines would have more than
+ * `most_chars` characters are left out, and counted. */
+int rank_table_write(const struct rank_table *self, bool every_state, size_t most_chars, bool colour, struct buf *out,
                      struct cb_err *err) CB_MUST_CHECK;
 /* Appends member "ranks" with every rank. */
 void rank_table_write_json(const struct rank_table *self, bool every_state, struct json_writer *json);

@@ -317,9 +317,9 @@ int report_suite(const struct run_info *info, bool colour, struct buf *out, stru
 {
     int rc = write_metrics(info, OP_SUITE, colour, out, err);
     write_facts(info, used_lines, out);
-    for (size_t i = 0; i < info->fact_count; i++)
-        if (strncmp(info->facts[i], "suite.skipped.", strlen("suite.skipped.")) == 0)
-            buf_printf(out, "not measured  %s\n", info->facts[i] + strlen("suite.skipped."));
+    size_t at = 0;
+    for (const char *skipped; (skipped = run_info_next_fact(info, "suite.skipped.", &at));)
+        buf_printf(out, "not measured  %s\n", skipped);
     return rc;
 }
 
@@ -396,22 +396,11 @@ int report_checkpoints(const struct run_info *info, bool colour, struct buf *out
     return rc;
 }
 
-/* Finds the next fact whose key begins with a text, from index *at on, and returns its value; NULL: no more. */
-static const char *next_fact(const struct run_info *info, const char *prefix, size_t *at)
-{
-    while (*at < info->fact_count) {
-        const char *fact = info->facts[(*at)++], *value = strchr(fact, '=');
-        if (value && strncmp(fact, prefix, strlen(prefix)) == 0)
-            return value + 1;
-    }
-    return NULL;
-}
-
 static void write_numbered_facts(const struct run_info *info, const char *prefix, const char *heading, struct buf *out)
 {
     size_t at = 0;
-    for (const char *value; (value = next_fact(info, prefix, &at));)
-        buf_printf(out, "%-13s %s\n", heading, value);
+    for (const char *fact; (fact = run_info_next_fact(info, prefix, &at));)
+        buf_printf(out, "%-13s %s\n", heading, fact + strcspn(fact, "=") + 1);
 }
 
 int report_watch(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
@@ -566,8 +555,8 @@ static void json_numbered_facts(const struct run_info *info, const char *prefix,
 {
     size_t at = 0;
     json_member_array(json, key);
-    for (const char *value; (value = next_fact(info, prefix, &at));)
-        json_write_text(json, value);
+    for (const char *fact; (fact = run_info_next_fact(info, prefix, &at));)
+        json_write_text(json, fact + strcspn(fact, "=") + 1);
     json_write_end_array(json);
 }
 

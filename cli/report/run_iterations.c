@@ -94,10 +94,7 @@ void run_iterations_write_json(const struct run_info *run, struct json_writer *j
         if (!metric->iterations || metric->op == OP_NONE)
             continue;
         snprintf(name, sizeof name, "%s.%s", operation_name(metric->op), metric_row(metric->metric)->name);
-        json_member_array(json, name);
-        for (size_t j = 0; j < metric->summary.n; j++)
-            json_write_double(json, metric->iterations[j]);
-        json_write_end_array(json);
+        json_member_doubles(json, name, metric->iterations, metric->summary.n);
     }
     json_write_end_object(json);
 }

@@ -1,13 +1,12 @@
 /* Prints latencies of requests. */
 #include "cli/report/run_latency.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/report/history_reading.h"
 #include "cli/report/table.h"
 #include "core/clock.h"
-#include "core/path.h"
 #include "core/units.h"
 #include "run/record.h"
 
@@ -18,15 +17,6 @@ static const struct {
     double quantile;
 } columns[] = {{"P50", "p50_s", 0.5}, {"P90", "p90_s", 0.9}, {"P99", "p99_s", 0.99}, {"P99.9", "p999_s", 0.999}};
 #define COLUMNS (sizeof columns / sizeof *columns)
-
-static int read_records(const struct run_info *run, struct record *record, struct cb_err *err)
-{
-    char path[PATH_MAX];
-    int rc = path_format(path, sizeof path, err, "%s/attempts/%u/records", run->folder, run->attempt);
-    if (!rc)
-        rc = record_read(path, record, err);
-    return rc ? cb_context(err, "latencies of run %s", run->run) : 0;
-}
 
 /* Why a run has no records. */
 static const char *why_without(const struct run_info *run)

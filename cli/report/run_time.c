@@ -25,15 +25,6 @@
 #define COLUMNS_LEAST 16 /* narrower pictures say nothing */
 #define HEAT_MAP_LINES 64
 
-static int read_records(const struct run_info *run, struct record *record, struct cb_err *err)
-{
-    char path[PATH_MAX];
-    int rc = path_format(path, sizeof path, err, "%s/attempts/%u/records", run->folder, run->attempt);
-    if (!rc)
-        rc = record_read(path, record, err);
-    return rc ? cb_context(err, "run %s over time", run->run) : 0;
-}
-
 static const struct record_time *find_time(const struct record_rank *rank, unsigned op, unsigned kind)
 {
     for (uint32_t i = 0; i < rank->time_count; i++)
@@ -188,16 +179,11 @@ static void json_operations(const struct record *record, uint32_t together, stru
     json_write_end_array(json);
 }
 
-static void json_number(struct json_writer *json, const struct json_value *value)
+/* NAN if it is null or absent. */
+static double number_of(const struct json_value *value)
 {
-    uint64_t whole;
     double number;
-    if (json_as_u64(value, &whole))
-        json_write_u64(json, whole);
-    else if (json_as_double(value, &number))
-        json_write_double(json, number);
-    else
-        json_write_null(json);
+    return json_as_double(value, &number) ? number : (double)NAN;
 }
 
 static int json_host(void *context, const char *node, const struct json_value *times, struct cb_err *err)
@@ -207,10 +193,8 @@ static int json_host(void *context, const char *node, const struct json_value *t
     (void)err;
     json_write_begin_object(json);
     json_member_text(json, "node", node);
-    json_write_key(json, "bucket_s");
-    json_number(json, json_get(times, "bucket_s"));
-    json_write_key(json, "first_bucket");
-    json_number(json, json_get(times, "first_bucket"));
+    json_member_double(json, "bucket_s", number_of(json_get(times, "bucket_s")));
+    json_member_double(json, "first_bucket", number_of(json_get(times, "first_bucket")));
     for (size_t i = 0; i < HOST_COUNTERS; i++) {
         const struct json_value *values = json_get(times, host_counters[i].key);
         json_write_key(json, host_counters[i].key);
@@ -221,7 +205,7 @@ static int json_host(void *context, const char *node, const struct json_value *t
         json_write_begin_array(json);
         json->indent = 0;
         for (size_t k = 0; k < json_count(values); k++)
-            json_number(json, json_at(values, k));
+            json_write_double(json, number_of(json_at(values, k)));
         json_write_end_array(json);
         json->indent = indent;
     }

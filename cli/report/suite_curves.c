@@ -31,14 +31,13 @@ static const struct kind between_nodes = {
 static const struct kind within_nodes = {
     "suite.local_latency.", "LATENCY WITHIN NODE", "within_nodes", {"median_s", "p99_s", NULL}};
 
-/* Returns the first point of a fact and the fact's subject ("all_reduce"); NULL if it is of another kind. */
-static const char *points_of(const char *fact, const struct kind *kind, char name[128])
+/* Returns the first point of the next fact of a kind and the fact's subject ("all_reduce"); NULL if there are no more. */
+static const char *next_points(const struct run_info *run, const struct kind *kind, size_t *at, char name[128])
 {
-    size_t len = strlen(kind->prefix);
-    const char *equals = strrchr(fact, '=');
-    if (!equals || strncmp(fact, kind->prefix, len) != 0 || equals < fact + len)
+    const char *fact = run_info_next_fact(run, kind->prefix, at), *equals = fact ? strrchr(fact, '=') : NULL;
+    if (!equals)
         return NULL;
-    snprintf(name, 128, "%.*s", (int)(equals - fact - (long)len), fact + len);
+    snprintf(name, 128, "%.*s", (int)(equals - fact), fact);
     return equals + 1;
 }
 
@@ -85,11 +84,10 @@ static int write_kind(const struct run_info *run, const struct kind *kind, bool 
     char name[128];
     table_init(&table, has_rates ? "lrrrr" : "lrrr");
     table_add_headings(&table, headings);
-    for (size_t i = 0; i < run->fact_count; i++) {
-        const char *text = points_of(run->facts[i], kind, name), *shown = name;
-        for (; text && next_point(&text, &point); shown = "")
+    size_t at = 0;
+    for (const char *text; (text = next_points(run, kind, &at, name));)
+        for (const char *shown = name; next_point(&text, &point); shown = "")
             add_point(&table, shown, kind, &point);
-    }
     if (table_has_rows(&table))
         buf_append_char(out, '\n');
     return table_finish(&table, colour, out, err);
@@ -108,10 +106,8 @@ static void write_members(const struct run_info *run, const struct kind *kind, s
     struct point point;
     char name[128];
     json_member_object(json, kind->member);
-    for (size_t i = 0; i < run->fact_count; i++) {
-        const char *text = points_of(run->facts[i], kind, name);
-        if (!text)
-            continue;
+    size_t at = 0;
+    for (const char *text; (text = next_points(run, kind, &at, name));) {
         json_member_array(json, name);
         while (next_point(&text, &point)) {
             json_write_begin_object(json);

@@ -102,7 +102,7 @@ static int add_unit(struct units *self, char *name, const char *rank, struct cb_
 /* "suite.node.NAME=RANK" of every node, in order of ranks; "suite.nodes=NAME:RANK,…" of older runs. */
 static int load_nodes(struct units *self, const struct run_info *run, struct cb_err *err)
 {
-    static const char prefix[] = "suite.node.";
+    size_t at = 0;
     int rc = 0;
     for (const char *word = run_info_fact(run, "suite.nodes"); word && *word && !rc;) {
         size_t len = strcspn(word, ",");
@@ -111,9 +111,9 @@ static int load_nodes(struct units *self, const struct run_info *run, struct cb_
             rc = add_unit(self, strndup(word, (size_t)(colon - word)), colon + 1, err);
         word += len + (word[len] == ',' ? 1 : 0);
     }
-    for (size_t i = 0; i < run->fact_count && !rc; i++) {
-        const char *name = run->facts[i] + sizeof prefix - 1, *equals = strrchr(run->facts[i], '=');
-        if (strncmp(run->facts[i], prefix, sizeof prefix - 1) == 0 && equals && equals >= name)
+    for (const char *name; !rc && (name = run_info_next_fact(run, "suite.node.", &at));) {
+        const char *equals = strrchr(name, '=');
+        if (equals)
             rc = add_unit(self, strndup(name, (size_t)(equals - name)), equals + 1, err);
     }
     return rc;
@@ -122,16 +122,15 @@ static int load_nodes(struct units *self, const struct run_info *run, struct cb_
 /* "suite.gpu.RANK=NODE PCI" of every rank that measured a GPU. The name does not depend on how ranks are placed. */
 static int load_gpus(struct units *self, const struct run_info *run, struct cb_err *err)
 {
-    static const char prefix[] = "suite.gpu.";
     char *name, number[24];
+    size_t at = 0;
     int rc = 0;
     self->are_gpus = true;
     if (!run_info_metric(run, OP_SUITE, METRIC_GPU_COPY_BYTES_PER_S)) /* measured on every GPU */
         return 0;
-    for (size_t i = 0; i < run->fact_count && !rc; i++) {
-        const char *rank = run->facts[i] + sizeof prefix - 1, *node = strchr(run->facts[i], '=');
-        const char *pci = node ? strrchr(node, ' ') : NULL;
-        if (strncmp(run->facts[i], prefix, sizeof prefix - 1) != 0 || !pci)
+    for (const char *rank; !rc && (rank = run_info_next_fact(run, "suite.gpu.", &at));) {
+        const char *node = strchr(rank, '='), *pci = node ? strrchr(node, ' ') : NULL;
+        if (!pci)
             continue;
         if (asprintf(&name, "GPU %s of %.*s", pci + 1, (int)(pci - node - 1), node + 1) < 0)
             name = NULL;
@@ -252,10 +251,11 @@ static int load_pairs(struct units *self, const struct run_info *run, struct cb_
         for (size_t cell = 0; cell < self->count * self->count; cell++)
             self->pairs[k][cell] = NAN;
     }
-    for (size_t i = 0; i < run->fact_count; i++)
-        for (size_t k = 0; k < 2; k++)
-            if (strncmp(run->facts[i], pair_prefixes[k], strlen(pair_prefixes[k])) == 0)
-                take_pair(self, run->facts[i] + strlen(pair_prefixes[k]), self->pairs[2 * k], self->pairs[2 * k + 1]);
+    for (size_t k = 0; k < 2; k++) {
+        size_t at = 0;
+        for (const char *fact; (fact = run_info_next_fact(run, pair_prefixes[k], &at));)
+            take_pair(self, fact, self->pairs[2 * k], self->pairs[2 * k + 1]);
+    }
     return 0;
 }
 
@@ -602,14 +602,6 @@ void bad_nodes_release(struct bad_nodes *self)
 
 /* ---- JSON ---- */
 
-static void write_numbers(struct json_writer *json, const double *values, size_t count)
-{
-    json_write_begin_array(json);
-    for (size_t i = 0; i < count; i++)
-        json_write_double(json, values[i]);
-    json_write_end_array(json);
-}
-
 /* Appends "names" and the metrics; the metrics of nodes are in an object "metrics". */
 static void write_units_json(const struct units *self, struct json_writer *json)
 {
@@ -626,8 +618,7 @@ static void write_units_json(const struct units *self, struct json_writer *json)
         if (!shown || !spread_of_units(self, metric, &spread))
             continue;
         json_member_object(json, metric_row(metric)->name);
-        json_write_key(json, "values");
-        write_numbers(json, self->values + (size_t)metric * self->count, self->count);
+        json_member_doubles(json, "values", self->values + (size_t)metric * self->count, self->count);
         json_member_double(json, "median", spread.median);
         json_member_text(json, "worst", self->items[spread.at].name);
         json_member_double(json, "z", spread.z);
@@ -646,7 +637,7 @@ static void write_pairs_json(const struct units *self, struct json_writer *json)
             continue;
         json_member_array(json, pair_rows[pair].member);
         for (size_t a = 0; a < self->count; a++)
-            write_numbers(json, self->pairs[pair] + a * self->count, self->count);
+            json_write_doubles(json, self->pairs[pair] + a * self->count, self->count);
         json_write_end_array(json);
     }
     json_write_end_object(json);

@@ -380,10 +380,7 @@ static void write_metrics_json(const struct sweep_report *self, const struct swe
         json_member_text(json, "unit", metric_row(self->columns[i].metric)->unit);
         json_member_u64(json, "n", summary->n);
         json_member_double(json, "median", summary->median);
-        json_member_array(json, "ci");
-        json_write_double(json, row->ci[i][0]);
-        json_write_double(json, row->ci[i][1]);
-        json_write_end_array(json);
+        json_member_doubles(json, "ci", row->ci[i], 2);
         json_member_double(json, "min", summary->min);
         json_member_double(json, "max", summary->max);
         json_write_end_object(json);

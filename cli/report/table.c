@@ -189,17 +189,33 @@ static void write_row(const struct table *self, const struct table_cell *row, co
     buf_append_char(out, '\n');
 }
 
-int table_write(const struct table *self, size_t indent, bool colour, struct buf *out, struct cb_err *err)
+static void find_widths(const struct table *self, size_t widths[TABLE_MAX_COLUMNS])
 {
-    if (self->code)
-        return cb_fail(err, self->code, "no memory for a table of %zu cells", self->count);
-    size_t widths[TABLE_MAX_COLUMNS] = {0};
-    size_t rows = self->columns ? self->count / self->columns : 0;
-    for (size_t i = 0; i < rows * self->columns; i++) {
+    memset(widths, 0, TABLE_MAX_COLUMNS * sizeof *widths);
+    for (size_t i = 0; self->columns && i < self->count; i++) {
         size_t width = table_text_width(self->cells[i].text);
         if (width > widths[i % self->columns])
             widths[i % self->columns] = width;
     }
+}
+
+size_t table_fit(struct table *self, size_t most, size_t kept)
+{
+    size_t widths[TABLE_MAX_COLUMNS], before = self->columns, used = 0, column = 0;
+    find_widths(self, widths);
+    while (column < self->columns && (column < kept || used + widths[column] <= most))
+        used += widths[column++] + 2;
+    while (self->columns > column)
+        table_drop_column(self, self->columns - 1);
+    return before - self->columns;
+}
+
+int table_write(const struct table *self, size_t indent, bool colour, struct buf *out, struct cb_err *err)
+{
+    if (self->code)
+        return cb_fail(err, self->code, "no memory for a table of %zu cells", self->count);
+    size_t widths[TABLE_MAX_COLUMNS], rows = self->columns ? self->count / self->columns : 0;
+    find_widths(self, widths);
     for (size_t row = 0; row < rows; row++)
         write_row(self, self->cells + row * self->columns, widths, indent, colour, out);
     return buf_check(out, "a table", err);

@@ -45,6 +45,9 @@ void table_add_headings(struct table *self, const char *const *headings);
 /* The text that a column has in all rows below the headings; NULL if they differ or there are no rows. Borrowed. */
 const char *table_same_cell(const struct table *self, size_t column);
 void table_drop_column(struct table *self, size_t column);
+/* Drops columns from the right until a line has at most so many characters; the first `kept` columns stay. Returns how
+ * many it dropped. */
+size_t table_fit(struct table *self, size_t most, size_t kept);
 
 /* Appends every row as a line after `indent` spaces, without trailing blanks. */
 int table_write(const struct table *self, size_t indent, bool colour, struct buf *out,

@@ -41,10 +41,8 @@ static void json_metric(struct json_writer *json, const struct comparison_metric
     json_member_double(json, "base", metric->base);
     json_member_double(json, "other", metric->other);
     json_member_double(json, "change", metric->shift.estimate);
-    json_member_array(json, "ci");
-    json_write_double(json, interval ? metric->shift.low : NAN);
-    json_write_double(json, interval ? metric->shift.high : NAN);
-    json_write_end_array(json);
+    const double ci[] = {interval ? metric->shift.low : NAN, interval ? metric->shift.high : NAN};
+    json_member_doubles(json, "ci", ci, 2);
     json_member_double(json, "p", metric->p);
     json_member_text(json, "verdict", metric->primary ? verdict_name(metric->verdict) : "exploratory");
     json_member_bool(json, "primary", metric->primary);

@@ -44,14 +44,6 @@ static int numbers_add(struct numbers *self, double value, struct cb_err *err)
     return rc;
 }
 
-static void write_numbers(struct json_writer *json, const char *key, const struct numbers *numbers)
-{
-    json_member_array(json, key);
-    for (size_t i = 0; i < numbers->count; i++)
-        json_write_double(json, numbers->values[i]);
-    json_write_end_array(json);
-}
-
 /* Durations of all measured iterations, for the formats of other benchmarks. */
 struct durations {
     uint32_t attempt;               /* the attempt whose results are used */
@@ -132,10 +124,7 @@ static int json_sample(void *context, const struct rank_values *values, struct c
     json_member_u64(json, "iteration", values->iteration);
     json_member_bool(json, "warmup", values->flags & SAMPLE_WARMUP);
     json_member_text(json, "metric", metric_row(values->metric)->name);
-    json_member_array(json, "ranks");
-    for (size_t rank = 0; rank < values->rank_count; rank++)
-        json_write_double(json, values->ranks[rank]);
-    json_write_end_array(json);
+    json_member_doubles(json, "ranks", values->ranks, values->rank_count);
     json_write_end_object(json);
     return 0;
 }
@@ -297,11 +286,12 @@ static void s3_job(struct json_writer *json, const struct run_info *run, const s
     for (size_t i = 0; i < all->count; i++)
         json_write_double(json, mib / all->values[i]);
     json_write_end_array(json);
-    write_numbers(json, op == OP_SAVE ? "corrected_save_durations_s" : "corrected_load_durations_s", all);
+    json_member_doubles(json, op == OP_SAVE ? "corrected_save_durations_s" : "corrected_load_durations_s", all->values,
+                        all->count);
     /* That benchmark restarts all processes for each save or load, and includes their start. */
     const struct run_metric *whole = run_info_metric(run, op, op == OP_SAVE ? METRIC_SAVE_S : METRIC_LOAD_S);
     if (whole && whole->iterations)
-        write_numbers(json, "processing_durations_s", &(const struct numbers){whole->iterations, whole->summary.n});
+        json_member_doubles(json, "processing_durations_s", whole->iterations, whole->summary.n);
     else
         json_member_text(json, "processing_durations_s", NULL);
     s3_utilization(json, run);

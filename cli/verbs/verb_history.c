@@ -1,11 +1,12 @@
 /* ckptbench history: prints one metric over time, a line for each experiment, and where its level changed. */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/cli.h"
 #include "cli/history/level_change.h"
 #include "cli/history/metric_lines.h"
-#include "cli/report/bars.h"
+#include "cli/report/blocks.h"
 #include "cli/report/history_reading.h"
 #include "cli/report/table.h"
 #include "core/alloc.h"
@@ -14,7 +15,7 @@
 #include "core/units.h"
 
 /* Number of newest values in a row of bars. */
-#define BARS_WIDTH 60
+#define BARS_WIDTH 60 /* at most */
 
 /* "save_s", or "load.io_s" if several operations have the metric. */
 static int parse_metric(const char *word, enum operation *op, enum metric_id *metric, struct cb_err *err)
@@ -36,13 +37,16 @@ static int parse_metric(const char *word, enum operation *op, enum metric_id *me
 /* The newest values as bars, and a mark below the first one of each new level. */
 static int write_bars(struct cli *cli, const struct metric_line *line, struct cb_err *err)
 {
-    size_t start = line->count > BARS_WIDTH ? line->count - BARS_WIDTH : 0, column = 0;
+    struct blocks blocks = blocks_of(STDOUT_FILENO);
+    size_t width = blocks.columns < BARS_WIDTH ? blocks.columns : BARS_WIDTH;
+    size_t start = line->count > width ? line->count - width : 0, column = 0;
     double *values = calloc(line->count, sizeof *values);
     if (!values)
         return alloc_fail(err, "for a history");
     for (size_t i = start; i < line->count; i++)
         values[i - start] = line->points[i].value;
-    bars_write(values, line->count - start, bars_have_blocks(stdout), &cli->out);
+    blocks.unicode = blocks.unicode || !isatty(STDOUT_FILENO); /* files and pipes are UTF-8 */
+    blocks_add_bars(&blocks, values, line->count - start, &cli->out);
     buf_append_char(&cli->out, '\n');
     for (size_t i = 0; i < line->change_count; i++) {
         if (line->changes[i].at < start)
@@ -140,13 +144,26 @@ static void json_points(struct json_writer *json, const struct metric_line *line
         json_write_begin_object(json);
         json_member_text(json, "run", point->run);
         json_member_date(json, "started", point->at_ns);
-        json_member_text(json, "experiment_hash", line->hash);
-        json_member_text(json, "store", line->store);
-        json_member_text(json, "site", line->site);
+        metric_line_write_json(line, json);
         json_member_u64(json, "n", point->n);
         json_member_double(json, "median", point->value);
         json_member_double(json, "min", point->min);
         json_member_double(json, "max", point->max);
+        json_write_end_object(json);
+    }
+}
+
+static void json_levels(struct json_writer *json, const struct metric_line *line)
+{
+    for (size_t i = 0; i < metric_line_level_count(line); i++) {
+        const struct line_level level = metric_line_level(line, i);
+        json_write_begin_object(json);
+        metric_line_write_json(line, json);
+        json_member_text(json, "first", line->points[level.start].run);
+        json_member_text(json, "last", line->points[level.end - 1].run);
+        json_member_u64(json, "n", level.end - level.start);
+        json_member_double(json, "median", level.median);
+        json_member_doubles(json, "ci", level.interval, 2);
         json_write_end_object(json);
     }
 }
@@ -179,6 +196,10 @@ static int write_json(struct cli *cli, struct history *history, const struct met
     json_member_array(&json, "points");
     for (size_t i = 0; i < lines->count; i++)
         json_points(&json, &lines->items[i]);
+    json_write_end_array(&json);
+    json_member_array(&json, "levels");
+    for (size_t i = 0; i < lines->count; i++)
+        json_levels(&json, &lines->items[i]);
     json_write_end_array(&json);
     json_member_array(&json, "change_points");
     for (size_t i = 0; i < lines->count && rc == 0; i++)

@@ -111,7 +111,7 @@ static int write_nodes_json(struct history *history, const struct run_info *run,
 static int write_text(struct cli *cli, struct history *history, const struct run_info *run,
                       const struct rank_table *ranks, struct cb_err *err)
 {
-    const struct blocks blocks = blocks_of_stdout();
+    const struct blocks blocks = blocks_of(STDOUT_FILENO);
     report_write_heading(run->run, run->experiment, NULL, strcmp(run->site, SITE_LOCAL) == 0, cli->colour, &cli->out);
     int rc = report_write_results(run, cli->colour, &cli->out, err);
     if (rc == 0)
@@ -141,9 +141,11 @@ static int write_text(struct cli *cli, struct history *history, const struct run
         if (rc == 0 && cli->out.len == before)
             buf_append_text(&cli->out, "no rank reported a failure\n");
     }
+    bool on_terminal = isatty(STDOUT_FILENO); /* scripts read the table of ranks alone, and whole */
     if (rc == 0 && cli_has_flag(cli, "ranks"))
-        rc = rank_table_write(ranks, cli_has_flag(cli, "phases"), cli->colour, &cli->out, err);
-    if (rc == 0 && cli_has_flag(cli, "ranks") && isatty(STDOUT_FILENO)) /* scripts read the table alone */
+        rc = rank_table_write(ranks, cli_has_flag(cli, "phases"), on_terminal ? blocks.columns : SIZE_MAX, cli->colour,
+                              &cli->out, err);
+    if (rc == 0 && cli_has_flag(cli, "ranks") && on_terminal)
         rc = run_time_write_ranks(run, &blocks, cli->colour, &cli->out, err);
     if (rc == 0 && cli_has_flag(cli, "nodes"))
         rc = write_nodes(cli, history, run, ranks, err);

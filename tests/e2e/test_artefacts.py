@@ -105,7 +105,7 @@ def without_added(document):
     kept = {key: without_added(value) for key, value in document.items() if key not in ("slowest_rank_state", "runs_compared", "more_runs", "aliases", "processing_durations_s", "utilization", "doubts", *NEW_OPTIONS, *SAVE_RATES, *THROUGHPUTS)}
     for operation in kept.get("slowest_rank", {}).values():
         operation.pop("state", None)
-    kept.pop("change_points", None)
+    kept.pop("change_points", None), kept.pop("levels", None)
     if kept.get("p") == 0.04685417760387374:  # the normal approximation for 3 tied values against 3
         kept["p"] = 0.1
     if "experiment_hash" in kept and "median" in kept:  # a point of the history

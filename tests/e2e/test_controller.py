@@ -1,4 +1,5 @@
 """The controller from outside: verbs, their documents, exit codes, sweeps, and being interrupted."""
+import fcntl
 import json
 import os
 import pty
@@ -6,8 +7,10 @@ import re
 import select
 import shutil
 import signal
+import struct
 import subprocess
 import tempfile
+import termios
 import time
 from pathlib import Path
 
@@ -358,11 +361,16 @@ def test_plan_takes_no_rate_from_a_store_that_pretends(place):
     assert document(place, "plan", "model=gpt2-tiny")["predicted"]["rate_from"].startswith("assumed")
 
 
-def test_progress_has_the_rate_of_what_moves(place):
+@pytest.mark.parametrize("columns, locale, line", [
+    (200, "C.UTF-8", r"save +\d/2  [━╸ ]{20} +\d+ %   [\d.]+ MiB/s   slowest rank \d   eta \d+ s"),
+    (80, "C", r"save +\d/2  [# -]{12} +\d+ %   [\d.]+ MiB/s   slowest rank \d   eta \d+ s"),
+    (60, "C.UTF-8", r"save +\d/2 +\d+ %   [\d.]+ MiB/s   slowest rank \d   eta \d+ s")])
+def test_progress_has_the_rate_of_what_moves_in_one_line_of_the_terminal(place, columns, locale, line):
     """Slowed down, so that there is something to look at; on a terminal, which shows it."""
     terminal, program_side = pty.openpty()
+    fcntl.ioctl(program_side, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     words = (*TINY, "store=fault:bandwidth=8MiB:./store", "iterations=2", "ops=save", "verify=none", "io.block=256KiB")
-    process = subprocess.Popen([PROGRAM, "run", *words], cwd=place, env=environment(place), stdout=subprocess.DEVNULL,
+    process = subprocess.Popen([PROGRAM, "run", *words], cwd=place, env=environment(place, LC_ALL=locale), stdout=subprocess.DEVNULL,
                                stderr=program_side)
     os.close(program_side)
     seen, shown = [], b""
@@ -379,7 +387,11 @@ def test_progress_has_the_rate_of_what_moves(place):
     os.close(terminal)
     assert process.wait(timeout=60) == 0, shown
     assert seen and 1e6 < max(seen) < 100e6
-    assert re.search(r"save +\d/2  [━╸ ]+ \d+ %   [\d.]+ MiB/s   slowest rank \d   eta \d+ s", shown.decode())
+    text = shown.decode()
+    assert re.search(line, text), text
+    lines = re.findall(r"\r\033\[K([^\r\n]*)", text)
+    assert all(len(each) < columns for each in lines), lines
+    assert "\033" not in text.replace("\033[K", "") and (locale != "C" or all(each.isascii() for each in lines)), text
 
 
 def test_a_failed_store_fails_the_benchmark(place):

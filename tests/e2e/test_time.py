@@ -177,7 +177,7 @@ def drawing(text):
     return lines[next(i for i, line in enumerate(lines) if " a column, from " in line):]
 
 
-@pytest.mark.parametrize("columns", [40, 64, 100, 250])
+@pytest.mark.parametrize("columns", [40, 60, 64, 100, 200])
 def test_the_picture_fits_the_terminal(place, run, columns):
     lines = drawing(on_terminal(place, "show", run, "--time", columns=columns, **UTF8))[1:-1]
     assert all(len(line) <= columns for line in lines), lines
@@ -188,10 +188,11 @@ def test_the_picture_fits_the_terminal(place, run, columns):
     assert ("IN ALL" in text) == (columns >= 64)
 
 
-def test_without_utf_8_the_picture_is_ascii(place, run):
-    lines = drawing(on_terminal(place, "show", run, "--time", "--ranks", LC_ALL="C", NO_COLOR="1"))
-    assert any(line.startswith("save write") and re.search("[_=+#-]", line[12:60]) for line in lines)
-    assert all(line.isascii() for line in lines), lines
+@pytest.mark.parametrize("columns", [60, 200])
+def test_without_utf_8_everything_that_show_prints_is_ascii(place, run, columns):
+    text = on_terminal(place, "show", run, "--time", "--ranks", columns=columns, LC_ALL="C", NO_COLOR="1")
+    assert any(line.startswith("save write") and re.search("[_=+#-]", line[12:]) for line in drawing(text))
+    assert text.isascii() and re.search(r"[\d.]+ m?s \.\.\. [\d.]+ m?s", text), text
 
 
 def test_no_color_is_honoured(place, run):
@@ -199,14 +200,18 @@ def test_no_color_is_honoured(place, run):
     assert "\033" not in on_terminal(place, "show", run, "--time", "--ranks", **UTF8)
 
 
-@pytest.mark.parametrize("columns", [40, 100])
+@pytest.mark.parametrize("columns", [40, 60, 200])
 def test_ranks_have_a_heat_map_on_a_terminal_only(place, run, columns):
     text = on_terminal(place, "show", run, "--ranks", columns=columns, **UTF8)
     for heading in ("save write by rank", "load read by rank"):
         map_of = text[text.index(heading):].splitlines()[1:3]
         assert [line.split()[0] for line in map_of] == ["0", "1"]
         assert all(set("░▒▓█") & set(line) and len(line) <= columns for line in map_of), map_of
-    assert "by rank" not in ckptbench(place, "show", run, "--ranks").stdout
+    table = text[re.search(r"^save  rank", text, re.M).start():text.index("save write by rank")].splitlines()
+    assert all(len(line) <= columns for line in table), table
+    assert (" on a wider terminal" in "\n".join(table)) == (columns < 100) == ("rss_bytes" not in table[0]), table
+    whole = ckptbench(place, "show", run, "--ranks").stdout
+    assert "by rank" not in whole and "wider" not in whole and re.search(r"^save  rank .* rss_bytes$", whole, re.M)
 
 
 def test_the_longest_wait_is_named_with_its_rank(place):

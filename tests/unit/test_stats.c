@@ -396,6 +396,26 @@ static void an_interval_of_the_median_is_students_on_logarithms(void **unused)
     assert_true(interval[0] == -1 && interval[1] == -1);
 }
 
+/* The published table of the sign test's intervals: k is 1 up to n = 8, 2 up to 11, 3 from 12 on, 6 at 20, 40 at 100. */
+static void an_interval_of_the_median_of_any_distribution_goes_from_kth_to_kth_value(void **unused)
+{
+    (void)unused;
+    static const struct {
+        size_t n, k;
+    } table[] = {{6, 1}, {8, 1}, {9, 2}, {11, 2}, {12, 3}, {20, 6}, {100, 40}, {10000, 4902}};
+    double values[10000], interval[2] = {-1, -1};
+    for (size_t i = 0; i < 10000; i++)
+        values[i] = (double)(i + 1);
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        assert_true(stats_median_interval_sorted(values, table[i].n, 0.95, interval));
+        assert_true(interval[0] == (double)table[i].k && interval[1] == (double)(table[i].n + 1 - table[i].k));
+    }
+    interval[0] = interval[1] = -1;
+    for (size_t n = 0; n < 6; n++)
+        assert_false(stats_median_interval_sorted(values, n, 0.95, interval));
+    assert_true(interval[0] == -1 && interval[1] == -1);
+}
+
 static void earlier_values_that_are_equal_do_not_make_a_change_of_3_per_cent_significant(void **unused)
 {
     (void)unused;
@@ -503,6 +523,7 @@ int main(void)
         cmocka_unit_test(verdicts_follow_interval_size_and_p),
         cmocka_unit_test(a_prediction_interval_is_that_of_students_table),
         cmocka_unit_test(an_interval_of_the_median_is_students_on_logarithms),
+        cmocka_unit_test(an_interval_of_the_median_of_any_distribution_goes_from_kth_to_kth_value),
         cmocka_unit_test(earlier_values_that_are_equal_do_not_make_a_change_of_3_per_cent_significant),
         cmocka_unit_test(more_runs_are_asked_for_where_spread_hides_the_change),
         cmocka_unit_test(fewer_runs_than_can_give_a_verdict_are_not_proposed),
