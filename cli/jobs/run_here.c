@@ -68,9 +68,14 @@ struct progress_line {
     bool is_full; /* a part did not fit; later ones are left out */
 };
 
+static size_t width_of(const struct progress_line *self)
+{
+    return table_text_width(self->text.data + strlen(LINE_START));
+}
+
 static void add_part(struct progress_line *self, const char *part)
 {
-    size_t width = table_text_width(self->text.data + strlen(LINE_START)) + table_text_width(part);
+    size_t width = width_of(self) + table_text_width(part);
     self->is_full = self->is_full || width >= self->columns;
     if (!self->is_full)
         buf_append_text(&self->text, part);
@@ -99,14 +104,24 @@ static void add_bar(struct progress_line *self, double share)
         add_part(self, 2 * cell + 1 < halves ? marks[utf8][0] : 2 * cell < halves ? marks[utf8][1] : " ");
 }
 
-/* The bar, and "  61 %   2.05 GiB/s   slowest rank 2   eta 2 s" */
-static void add_bytes(struct progress_line *self, const struct progress *progress)
+/* The bar and "  61 %"; or the agent's note in place of the bar, cut where the terminal ends. */
+static void add_share(struct progress_line *self, const struct progress *progress)
+{
+    double share = progress->bytes_total ? (double)progress->bytes_done / (double)progress->bytes_total : 0;
+    share = share > 1 ? 1 : share;
+    if (progress->bytes_total && !*progress->note)
+        add_bar(self, share);
+    if (progress->bytes_total)
+        add_partf(self, " %3.0f %%", 100 * share);
+    size_t used = width_of(self) + 4;
+    if (*progress->note && self->columns > used)
+        add_partf(self, "   %.*s", (int)(self->columns - used), progress->note);
+}
+
+/* "   2.05 GiB/s   slowest rank 2   eta 2 s" */
+static void add_rates(struct progress_line *self, const struct progress *progress)
 {
     char rate[32], eta[32];
-    double share = (double)progress->bytes_done / (double)progress->bytes_total;
-    share = share > 1 ? 1 : share;
-    add_bar(self, share);
-    add_partf(self, " %3.0f %%", 100 * share);
     if (progress->bytes_per_s > 0)
         add_partf(self, "   %s", units_format_rate(progress->bytes_per_s, rate));
     if (progress->slowest_rank >= 0)
@@ -121,7 +136,7 @@ static void add_bytes(struct progress_line *self, const struct progress *progres
     }
 }
 
-/* "save 3/5 ", its bytes, the agent's note, and the rates of the nodes. */
+/* "save 3/5 ", its bytes or the agent's note, and the rates of all ranks and of the nodes. */
 static void add_progress(struct progress_line *self, const struct progress *progress)
 {
     if (strcmp(progress->state, "running") != 0 || !*progress->op) {
@@ -132,10 +147,9 @@ static void add_progress(struct progress_line *self, const struct progress *prog
         add_partf(self, "%-6s warm-up  ", progress->op);
     else
         add_partf(self, "%-6s %u/%u  ", progress->op, progress->iteration, progress->iterations);
+    add_share(self, progress);
     if (progress->bytes_total > 0)
-        add_bytes(self, progress);
-    if (*progress->note)
-        add_partf(self, "   %s", progress->note);
+        add_rates(self, progress);
     if (*progress->nodes)
         add_partf(self, "   %s", progress->nodes);
 }

@@ -394,6 +394,42 @@ def test_progress_has_the_rate_of_what_moves_in_one_line_of_the_terminal(place, 
     assert "\033" not in text.replace("\033[K", "") and (locale != "C" or all(each.isascii() for each in lines)), text
 
 
+@pytest.mark.parametrize("columns, line", [
+    (200, "save   2/5    40 %   rank 3 has not moved for 12 s, which is longer than all others   1 GiB/s   slowest rank 3   eta 2 s   n1 600 MiB/s, n2 424 MiB/s"),
+    (60, "save   2/5    40 %   rank 3 has not moved for 12 s, which i")])
+def test_a_note_of_the_agent_takes_the_place_of_the_bar(place, columns, line):
+    """An agent that writes its progress and waits until it has been seen."""
+    programs, seen = place / "bin", place / "seen"
+    programs.mkdir()
+    shutil.copy(PROGRAM, programs / "ckptbench")
+    progress = {"state": "running", "op": "save", "iteration": 2, "iterations": 5, "bytes_done": 4 << 28, "bytes_total": 10 << 28, "bytes_per_s": 1 << 30, "slowest_rank": 3,
+                "nodes": "n1 600 MiB/s, n2 424 MiB/s", "note": "rank 3 has not moved for 12 s, which is longer than all others"}
+    (place / "progress").write_text(json.dumps(progress))
+    agent = programs / "ckptbench-agent"
+    agent.write_text(f"""#!/bin/sh
+[ "$1" = run ] || exit 1
+mkdir -p "$2/attempts/1" && cp {place}/progress "$2/attempts/1/progress.json.new" && mv "$2/attempts/1/progress.json.new" "$2/attempts/1/progress.json"
+for i in $(seq 1200); do [ -e {seen} ] && break; sleep 0.05; done
+""")
+    agent.chmod(0o755)
+    terminal, program_side = pty.openpty()
+    fcntl.ioctl(program_side, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    process = subprocess.Popen([programs / "ckptbench", "run", *TINY, "store=./store"], cwd=place, env=environment(place, LC_ALL="C.UTF-8"), stdout=subprocess.DEVNULL, stderr=program_side)
+    os.close(program_side)
+    shown = b""
+    try:
+        while block := os.read(terminal, 65536):
+            shown += block
+            if b"has not moved" in shown:
+                seen.touch()
+    except OSError:  # the program has closed its end
+        pass
+    os.close(terminal)
+    assert process.wait(timeout=60) == 4  # the attempt was left unsealed
+    lines = re.findall(r"\r\033\[K([^\r\n]*)", shown.decode())
+    assert set(filter(lambda each: each.startswith("save"), lines)) == {line}, lines
+
+
 def test_a_failed_store_fails_the_benchmark(place):
     run = document(place, "run", *TINY, "store=fault:error_at=3/EIO:./store", "iterations=1", code=3)
     assert run["outcome"] == "benchmark_failed" and run["message"]
