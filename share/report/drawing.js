@@ -34,7 +34,7 @@ function axis(palette, more) {
 // An axis of bytes or bytes a second from 0 to `most`, with ticks at round numbers of a unit.
 function bytesAxis(palette, most, unit, more) {
     const scale = 1024 ** Math.floor(Math.log(Math.max(most, 1)) / Math.log(1024));
-    const round = [0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500].find((step) => most / scale / step <= 4) || 1000;
+    const round = [0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 128, 256].find((step) => most / scale / step <= 4) || 512;
     const interval = round * scale;
     return axis(palette, { type: "value", min: 0, max: Math.ceil(most / interval) * interval || 1, interval, ...more, axisLabel: { formatter: (value) => figure(value, unit) } });
 }
@@ -45,7 +45,7 @@ const LEGEND_LINE = 22;
 function legendLines(option, width) {
     if (option.legend === false) return 0;
     let lines = 1, used = 0;
-    for (const { name } of option.series) {
+    for (const name of new Set(option.series.map((series) => series.name))) {
         const needed = 34 + 7 * name.length;
         if (used && used + needed > width) [lines, used] = [lines + 1, 0];
         used += needed;
@@ -75,21 +75,32 @@ function zoomable(count, which, most) {
     return count > (most || 60) ? [{ type: "inside", [which]: 0, zoomOnMouseWheel: "ctrl", moveOnMouseWheel: false }] : undefined;
 }
 
-// chart: {height, words, option(palette, width)}. `words` say for screen readers what the picture shows.
-function draw(chart) {
-    const place = element("div", { class: "chart", role: "img", tabindex: "0", "aria-label": chart.words });
-    place.style.height = `${chart.height}px`;
-    let at = -1;
+// A chart that arrow keys walk through: left and right by values, up and down by series. `said` repeats the tooltip for screen readers.
+function walkWithKeys(place, said) {
+    let line = 0, at = -1;
     place.addEventListener("keydown", (event) => {
-        const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+        const step = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] }[event.key];
         if (!step || !place.drawing) return;
         event.preventDefault();
-        const count = place.drawing.getOption().series[0]?.data?.length || 0;
-        at = Math.min(Math.max(at + step, 0), count - 1);
-        place.drawing.dispatchAction({ type: "showTip", seriesIndex: 0, dataIndex: at });
+        const series = place.drawing.getOption().series.map((each, index) => ({ index, count: each.silent ? 0 : each.data.length })).filter(({ count }) => count);
+        if (!series.length) return;
+        line = Math.min(Math.max(line + step[0], 0), series.length - 1);
+        at = Math.min(Math.max(at + step[1], 0), series[line].count - 1);
+        place.drawing.dispatchAction({ type: "showTip", seriesIndex: series[line].index, dataIndex: at });
+        said.textContent = [...(place.querySelector(".tip")?.children || [])].map((part) => part.textContent).join(", ");
     });
+    place.addEventListener("blur", () => place.drawing?.dispatchAction({ type: "hideTip" }));
+}
+
+// chart: {height, words, option(palette, width)}. `words` say for screen readers what the picture shows.
+function draw(chart, title) {
+    const description = element("p", { class: "unseen", id: `chart-${drawn.length}` }, `${chart.words}. Arrow keys show its values.`);
+    const place = element("div", { class: "chart", role: "img", tabindex: "0", "aria-label": title, "aria-describedby": description.id });
+    const said = element("p", { class: "unseen", "aria-live": "polite" });
+    place.style.height = `${chart.height}px`;
+    walkWithKeys(place, said);
     drawn.push({ place, chart });
-    return place;
+    return [place, description, said];
 }
 
 function redraw() {
@@ -116,7 +127,10 @@ function watchForChanges() {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
     const print = (isPrinting) => () => {
         printing = isPrinting;
-        if (isPrinting) for (const folded of document.querySelectorAll("section:not(.wide) details")) folded.open ||= folded.dataset.rows <= ROWS_PRINTED;
+        if (isPrinting) for (const folded of document.querySelectorAll("section:not(.wide) details")) {
+            folded.open ||= folded.dataset.rows <= ROWS_PRINTED;
+            folded.dispatchEvent(new Event("toggle")); // the browser's own comes after the page is on paper
+        }
         redraw();
     };
     addEventListener("beforeprint", print(true));

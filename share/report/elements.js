@@ -43,7 +43,7 @@ function sortRows({ target }) {
 // columns: [heading, …], "#" before one of figures. rows: arrays of cells, made when the table is first seen.
 function table(caption, columns, rows, isOpen) {
     const place = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption });
-    const folded = element("details", { "data-rows": rows.length }, element("summary", {}, rows.length > 1 ? `Figures (${plural(rows.length, "row")})` : "Figures"), place);
+    const folded = element("details", { "data-rows": rows.length, class: rows.length <= ROWS_SHOWN ? "short" : null }, element("summary", {}, rows.length > 1 ? `Figures (${plural(rows.length, "row")})` : "Figures"), place);
     const fill = () => {
         if (place.firstChild || !folded.open) return;
         const head = columns.map((name) => element("th", { scope: "col", class: name.startsWith("#") ? "figure" : null },

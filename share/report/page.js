@@ -6,7 +6,7 @@ function sectionOf(section, documents) {
     return element("section", { class: section.wide ? "wide" : null },
         element("h2", {}, section.title),
         section.note ? element("p", { class: "note" }, section.note) : null,
-        section.chart ? draw(section.chart) : null,
+        section.chart ? draw(section.chart, section.title) : null,
         section.table ? table(section.title, section.table.columns, section.table.rows, section.table.isOpen) : null,
         command && element("p", { class: "note" }, copyButton(command, "Copy command", `${command} prints these figures`)));
 }

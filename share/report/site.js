@@ -28,7 +28,11 @@ function pageOfLine(documents, site) {
     return {
         heading: `${site.title}, over time`,
         about: `${plural(points.length, "run")} of experiment ${points[0].experiment_hash} on ${points[0].store}, ${points[0].site === "local" ? "this machine" : `site ${points[0].site}`}`,
-        answer: newest.length ? newest.map((point) => changeSentence(point, runLink(point.run, site.root))) : [says("No level has changed.")],
+        answer: [
+            ...(newest.length ? newest.map((point) => changeSentence(point, runLink(point.run, site.root))) : [says("No level has changed.")]),
+            ...lines.map(([, { data }]) => [data, data.levels[data.levels.length - 1]]).filter(([, level]) => level).map(([{ metric, unit }, level]) =>
+                says(`The level of ${metric} is ${levelInWords(level, unit)} in ${plural(level.n, "run")} to ${level.last}.`)),
+        ],
         sections: lines.flatMap(([name, { data }]) => [levelsOfLine(data, name, site.root), changesOfLine(data, name, site.root)]),
     };
 }
@@ -36,7 +40,7 @@ function pageOfLine(documents, site) {
 function changeSentence(point, run, line) {
     const sentence = says("");
     sentence.append(...(line ? [line, ": "] : []), `${point.metric} is `, element("span", { class: WORD_CLASS[point.direction] }, point.direction === "changed" ? "different" : point.direction),
-        ` by ${change(point.change)} since `, run, `, ${point.started.slice(0, 10)} (${changeInterval(point.ci)}).`);
+        ` by ${change(point.change)} since `, run, ", ", element("span", { class: "whole" }, point.started.slice(0, 10)), ` (${changeInterval(point.ci)}).`);
     if (point.differs) sentence.append(` What differs: ${whatDiffers(point.differs)}.`);
     return sentence;
 }
@@ -62,7 +66,7 @@ function listOfSite(title, rows, name, when) {
         title, document: "site",
         table: {
             columns: [name, "started", ...(when === "started" ? ["outcome"] : [])],
-            rows: rows.map((row) => () => [element("td", { class: "text" }, element("a", { href: row.page }, row[name])), textCell((row[when] || "").replace("T", " ").replace("Z", "")), ...(when === "started" ? [textCell(row.outcome || row.state)] : [])]),
+            rows: rows.map((row) => () => [element("td", { class: "text" }, element("a", { href: row.page }, row[name])), textCell(dateText(row[when])), ...(when === "started" ? [textCell(row.outcome || row.state)] : [])]),
         },
     };
 }

@@ -13,6 +13,7 @@ import axe_core_python
 
 AXE = Path(axe_core_python.__file__).with_name("axe.min.js")
 PROGRAMS = ("chromium-headless-shell", "chromium")
+VIEWS = [{"width": width, "height": 900, "scheme": scheme} for width in (390, 1400) for scheme in ("light", "dark")]
 SECONDS = 120  # for one answer: the machine may be busy
 
 

@@ -8,7 +8,7 @@ import zlib
 
 import pytest
 
-from browser import Browser
+from browser import VIEWS, Browser
 from harness import BUILD, ROOT, ckptbench
 from test_suite import run_on_nodes
 
@@ -131,8 +131,29 @@ def numbers_in(document):
     return {document} if isinstance(document, (int, float)) and not isinstance(document, bool) else set()
 
 
+SCALES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "%": 0.01,  # all others are 1
+          **{f"{prefix}B{over}": 1024**power for power, prefix in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi")) for over in ("", "/s")},
+          **{f"{prefix}{noun}": 1000**power for power, prefix in enumerate(("", "k", "M", "G", "T")) if prefix for noun in ("B/s", "ops/s", "elements/s", "requests/s")}}
+# A number with its unit that is no part of a name, a date or a version.
+FIGURE = r"(?<![\w.-])(?:\d+h\d\d|\d+m\d\ds|[+-]?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?: (?:%|(?:[kKMGTP]i?)?[A-Za-z]+(?:/s)?))?)(?![\w.-]*\w)"
+
+
+def said_figure(text):
+    """The limits between which the value is that a page shows as this text; None if it is no figure."""
+    text = text.replace("\u00a0", " ").replace(",", "")
+    if parts := re.fullmatch(r"(\d+)h(\d\d)|(\d+)m(\d\d)s", text):
+        whole = 3600 * int(parts[1]) + 60 * int(parts[2]) if parts[1] else 60 * int(parts[3]) + int(parts[4])
+        return whole, whole + (60 if parts[1] else 1)
+    parts = re.fullmatch(r"([+-]?\d+(?:\.(\d+))?)(?:e([+-]?\d+))?(?: (.+))?", text)
+    if not parts:
+        return None
+    scale = 10.0 ** int(parts[3] or 0) * SCALES.get(parts[4] or "", 1)
+    half = 0.5000001 * 10 ** -len(parts[2] or "")
+    return (float(parts[1]) - half) * scale, (float(parts[1]) + half) * scale
+
+
 def check_figures(browser, path, data):
-    """Every figure in a table of the page is a number of its documents."""
+    """Every figure in a table of the page is a number of its documents, and the text that people read is that number."""
     browser.open(path, width=1400)
     unfold(browser)
     shown = browser.evaluate('[...document.querySelectorAll("td.figure[data-value]")].map((cell) => JSON.parse(cell.dataset.value))')
@@ -141,6 +162,51 @@ def check_figures(browser, path, data):
     assert [value for value in shown if value is not None and value not in known] == []
     other = browser.evaluate('[...document.querySelectorAll("td.figure:not([data-value]):not([data-order])")].map((cell) => cell.textContent)')
     assert set(other) <= {"-"}, "neither of a document nor derived"
+    for value, text in browser.evaluate('[...document.querySelectorAll("td.figure[data-value]")].map((cell) => [JSON.parse(cell.dataset.value), cell.textContent])'):
+        limits = said_figure(text.removesuffix("\u00a0MiB/s")) if value and value < 1024 else said_figure(text)  # two metrics are in MiB/s
+        assert text == "-" if value is None else limits and limits[0] <= value <= limits[1], (value, text)
+    check_texts(browser, data)
+
+
+def texts_in(document):
+    """Every text and every name of a document."""
+    if isinstance(document, dict):
+        return set(document) | set().union(*map(texts_in, document.values()))
+    if isinstance(document, list):
+        return set().union(*map(texts_in, document))
+    return {document} if isinstance(document, str) else set()
+
+
+# Words of pages that are no text of a document.
+LABELS = {"", "-", "loss", "validation loss", "tokens a second", "busy", "written", "read", "sent", "received", "runs", "idle", "booting", "touches", "in all", "too few runs for an interval", "from here"}
+
+
+def check_texts(browser, data):
+    """Every other cell of a table has texts and figures of the documents alone, and so has every figure that the answer says in words."""
+    texts = {re.sub(r"(?<=\d)T(?=\d\d:)|_|Z$", " ", text).strip() for text in texts_in(data["documents"])}
+    known = texts | scalars_in(data["documents"]) | LABELS
+    numbers = numbers_in(data["documents"]) | set(browser.evaluate('[...document.querySelectorAll("td.figure[data-order]")].map((cell) => JSON.parse(cell.dataset.order))')) - {None}
+
+    def is_known(text):
+        limits = said_figure(text)
+        return text in known or limits and any(limits[0] <= number <= limits[1] for number in numbers)
+
+    for text in browser.evaluate('[...document.querySelectorAll("td.text")].map((cell) => cell.textContent.replaceAll("_", " ").trim())'):
+        parts = re.split(r": about | more runs? a side would tell|: | -> | to | |=|, ", text.replace("\u00a0", "\0"))
+        assert text in known or all(is_known(part.replace("\0", " ")) for part in parts), text
+    for text in browser.evaluate('[...document.querySelectorAll("header .answer")].map((line) => line.textContent)'):
+        said = text.replace("\u00a0", " ").replace("95 % interval", "")
+        for version in sorted((text for text in texts if re.search(r"\d", text)), key=len, reverse=True):
+            said = re.sub(rf"(?<![\w.]){re.escape(version)}(?![\w.])", "", said)
+        for word in re.findall(FIGURE, said):
+            assert said_figure(word) is None or is_known(word) or is_known(word.split(" ")[0]), (word, text)
+
+
+def scalars_in(document):
+    """Every number and truth value of a document, as text."""
+    if isinstance(document, (dict, list)):
+        return set().union(*map(scalars_in, document.values() if isinstance(document, dict) else document))
+    return {json.dumps(document)} if isinstance(document, (int, float)) else set()
 
 
 def unfold(browser):
@@ -188,6 +254,16 @@ CUT_ON_PAPER = """[...document.querySelectorAll("table")].filter((table) => tabl
     .map((table) => table.closest("section").querySelector("h2").textContent)"""
 
 
+# Tables that are open on paper and have no rows there; the paper is what the page is when the event has been handled.
+PRINTED_EMPTY = """(() => {
+    document.querySelectorAll("details").forEach((folded) => { if (folded.dataset.rows > 12) folded.open = false; });
+    document.querySelectorAll("section:not(.wide) .scroll").forEach((table) => table.replaceChildren());
+    dispatchEvent(new Event("beforeprint"));
+    return [...document.querySelectorAll("section:not(.wide) details")].filter((folded) => (folded.dataset.rows <= 100) !== (folded.open && folded.querySelectorAll("tbody tr").length > 0))
+        .map((folded) => folded.closest("section").querySelector("h2").textContent);
+})()"""
+
+
 def check_looks(browser, path):
     """At every width, in both schemes and on paper: no error, no request, no overflow, nothing blank, no label on another."""
     for view in ({"width": 390, "height": 800}, {"width": 1400}, {"width": 1400, "scheme": "dark"}, {"width": 3840, "height": 2160}):
@@ -199,17 +275,49 @@ def check_looks(browser, path):
     unfold(browser)
     assert browser.evaluate(NAMELESS) == []
     browser.view(width=720, media="print")
-    browser.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert browser.evaluate(PRINTED_EMPTY) == []
     assert browser.evaluate(CUT_ON_PAPER) == []
     browser.view()
 
 
-@pytest.mark.parametrize("kind", ["run", "comparison", "sweep", "training", "suite", *MADE])
-def test_axe_finds_nothing(browser, request, kind):
+KINDS = ["run", "comparison", "sweep", "training", "suite", *MADE]
+
+
+def file_of(request, kind):
     path, _ = request.getfixturevalue("made_pages")[kind] if kind in MADE else request.getfixturevalue(f"{kind}_page")
-    for view in ({"width": 390, "height": 800}, {"width": 1400, "scheme": "dark"}):
-        browser.open(path, **view)  # long tables stay folded: their rows are alike
-        assert browser.violations() == []
+    return path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_axe_finds_nothing_at_any_width_in_any_colours(browser, request, kind):
+    browser.open(file_of(request, kind))  # long tables stay folded: their rows are alike
+    for view in VIEWS:
+        browser.view(**view)
+        assert browser.violations() == [], view
+
+
+# What a screen reader says of each chart: its name, its description, and its values as arrow keys walk through them.
+WALK = """[...document.querySelectorAll(".chart")].map((chart) => {
+    const press = (key) => { chart.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true })); return chart.parentElement.querySelector("[aria-live]").textContent; };
+    const walk = (key, from) => { let said = from; for (let steps = 0; said === from && steps < 9; steps++) said = press(key); return said; }; // two points may look alike
+    const first = press("ArrowRight"), second = walk("ArrowRight", first), back = walk("ArrowLeft", second);
+    return { role: chart.getAttribute("role"), name: chart.getAttribute("aria-label"), title: chart.closest("section").querySelector("h2").textContent,
+        description: document.getElementById(chart.getAttribute("aria-describedby")).textContent, first, second, back, next: press("ArrowDown"),
+        lines: chart.drawing.getOption().series.filter((series) => !series.silent && series.data.length).length, values: chart.drawing.getOption().series[0].data.length,
+        rows: chart.closest("section").querySelectorAll("details").length };
+})"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_charts_speak(browser, request, kind):
+    browser.open(file_of(request, kind), width=1400)
+    charts = browser.evaluate(WALK)
+    assert charts
+    for chart in charts:
+        assert chart["role"] == "img" and chart["name"] == chart["title"] and chart["rows"] == 1, chart
+        assert len(chart["description"]) > 40 and "undefined" not in chart["description"] and "NaN" not in chart["description"], chart
+        assert chart["first"] and chart["second"] and chart["next"] and (chart["back"] == chart["first"] or chart["values"] > 2), chart
+        assert (chart["second"] != chart["first"]) == (chart["values"] > 1), chart
 
 
 def check_commands(place, data):
@@ -312,8 +420,11 @@ def test_runs_that_match_filters_are_on_one_page_with_what_changed(browser, made
     said = answers(browser, path)
     assert sum("save_s is worse" in line and "since night-08" in line and "model=" in line for line in said) == 1
     drawn = browser.evaluate("""[...document.querySelectorAll("section")].find((section) => section.querySelector("h2").textContent === "save_s over time")
-        .querySelector(".chart").drawing.getOption().series.map((series) => series.data.map((point) => point.value[1]))""")
-    assert sorted(value for line in drawn for value in line) == sorted(point["median"] for point in history["points"]) and len(drawn) == 2
+        .querySelector(".chart").drawing.getOption().series.map((series) => [series.type, series.data.map((mark) => mark.value || mark)])""")
+    assert sorted(value for kind, marks in drawn if kind == "scatter" for _, value in marks) == sorted(point["median"] for point in history["points"])
+    levels = [(level["median"], *level["ci"]) for level in history["levels"]]
+    assert len(levels) == 3 and all(low <= median <= high for median, low, high in levels)  # one of the line without a change
+    assert sorted(tuple(mark[2:]) for kind, marks in drawn if kind == "custom" for mark in marks) == sorted(levels)
     assert {row[0] for row in cells(browser, "Runs")} == {f"{line}-{night:02}" for line in ("night", "other") for night in range(16)}
 
 

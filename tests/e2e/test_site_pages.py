@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from browser import Browser
+from browser import VIEWS, Browser
 from harness import BUILD, ROOT
 
 pytestmark = pytest.mark.xdist_group("site pages")
@@ -112,11 +112,12 @@ def test_pages_work_from_a_folder_and_all_their_links_lead_to_pages(home, browse
     assert {path.parent.name for path in seen} == {"site", "line", "sweep", "run"}
 
 
-def test_axe_finds_nothing_on_the_start_page_and_a_line(home, browser):
-    line, *_ = sorted((home.site / "line").iterdir())
-    for page, view in ((home.site / "index.html", {"width": 390, "height": 800}), (home.site / "index.html", {"width": 1400, "scheme": "dark"}), (line, {"width": 1400})):
-        browser.open(page, **view)
-        assert browser.violations() == [], page
+@pytest.mark.parametrize("kind", ["index.html", "line/*.html", "sweep/*.html", "run/night-29.html"])
+def test_axe_finds_nothing_on_pages_of_a_site_at_any_width_in_any_colours(home, browser, kind):
+    browser.open(sorted(home.site.glob(kind))[0])
+    for view in VIEWS:
+        browser.view(**view)
+        assert browser.violations() == [], view
 
 
 @pytest.mark.parametrize("run, said", [("late", "timeout"), ("lost", "lost"), ("waiting", "planned")])
@@ -152,7 +153,12 @@ def test_the_page_of_a_line_has_the_figures_of_history(home, browser):
     drawn = browser.evaluate("""[...document.querySelectorAll("section")].find((section) => section.querySelector("h2").textContent === "save_s over time")
         .querySelector(".chart").drawing.getOption().series.map((series) => [series.name, series.data.map((point) => point.value || point)])""")
     assert [value for _, value in drawn[0][1]] == [point["median"] for point in history["points"]]
-    assert [series[1][0][1] for series in drawn[1:]] == [history["change_points"][0]["before"]["median"], history["change_points"][0]["after"]["median"]]
+    (_, levels), = drawn[1:]
+    assert [level[2:] for level in levels] == [[level["median"], *level["ci"]] for level in history["levels"]]
+    assert [level["median"] for level in history["levels"]] == [history["change_points"][0][side]["median"] for side in ("before", "after")]
+    assert [(level["first"], level["n"]) for level in history["levels"]] == [(history["points"][0]["run"], 12), (history["change_points"][0]["run"], 18)]
+    said = browser.evaluate("document.getElementById('heading').textContent")
+    assert "The level of save_s is " in said and "The level of load_s is " in said
 
 
 class Pages(http.server.SimpleHTTPRequestHandler):

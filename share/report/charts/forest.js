@@ -53,7 +53,7 @@ function forestOfChanges(others, base, title) {
                     },
                 },
                 legend: false,
-                xAxis: axis(palette, { type: "value", axisLabel: { formatter: (value) => change(value).replace(/\.0(?=\D)/, "") } }),
+                xAxis: axis(palette, { type: "value", boundaryGap: ["4%", "4%"], axisLabel: { formatter: (value) => change(value).replace(/\.0(?=\D)/, "") } }),
                 yAxis: axis(palette, { type: "category", inverse: true, data: rows.map(label), axisLabel: { width: width < 500 ? 110 : 260, overflow: "truncate", interval: 0 } }),
                 series: [{
                     name: "change", type: "custom", encode: { x: [0, 2, 3], y: 1 }, clip: true,

@@ -13,50 +13,74 @@ function whatDiffers(differs) {
     return names.length ? names.map(([key, { before, after }]) => `${key}: ${before} -> ${after}`).join("; ") : "nothing that was recorded differs";
 }
 
-// [{from, to, median}] by the index of points.
-function levelsOf(history) {
-    const at = (run) => history.points.findIndex((point) => point.run === run);
-    const starts = history.change_points.map((point) => at(point.run));
-    return [0, ...starts].map((from, index) => {
-        const to = starts[index] ?? history.points.length;
-        const near = history.change_points[index - 1]?.after ?? history.change_points[index]?.before;
-        return { from, to, median: near?.median };
-    });
+function dateText(started) {
+    return (started || "").replace("T", " ").replace("Z", "");
 }
 
+function levelInWords({ median, ci: [low, high] }, unit) {
+    return `${figure(median, unit)}${low === null ? "" : ` (95 % interval ${figure(low, unit)} to ${figure(high, unit)})`}`;
+}
+
+// A horizontal line from the first to the last run of each level at its median, in a band that is the median's interval.
+function levelSeries(name, levels, points, colour) {
+    const at = new Map(points.map((point) => [point.run, Date.parse(point.started)]));
+    return {
+        name, type: "custom", silent: true, clip: true, z: 1, itemStyle: { color: colour }, encode: { x: [0, 1], y: [2, 3, 4] },
+        data: levels.map((level) => [at.get(level.first), at.get(level.last), level.median, ...level.ci]),
+        renderItem: (_, api) => {
+            const [from, to, median, low, high] = [0, 1, 2, 3, 4].map((dimension) => api.value(dimension));
+            const [x1, y] = api.coord([from, median]), [x2] = api.coord([to, median]);
+            const line = { type: "line", shape: { x1, y1: y, x2, y2: y }, style: { stroke: colour, lineWidth: 2 } };
+            if (!Number.isFinite(low)) return { type: "group", children: [line] };
+            const top = api.coord([from, high])[1], bottom = api.coord([from, low])[1];
+            return { type: "group", children: [{ type: "rect", shape: { x: x1, y: top, width: x2 - x1, height: bottom - top }, style: { fill: colour, opacity: 0.25 } }, line] };
+        },
+    };
+}
+
+// [[point, its level]]; the levels are those of all points, in their order.
+function levelOfEach(points, levels) {
+    let at = -1;
+    return points.map((point) => [point, levels[levels[at + 1]?.first === point.run ? ++at : at]]);
+}
+
+function levelCells(level, unit) {
+    return [level?.median, ...(level?.ci || [null, null])].map((value) => cell(value, unit));
+}
+
+const LEVELS_NOTE = "A line is a level: the median of at least four runs, in a band that is its 95 % interval if there are six. A level changes where the runs before and after differ by more than chance.";
+
 function levelsOfLine(history, name, root) {
-    const { points, unit } = history, time = (point) => Date.parse(point.started);
+    const { points, levels, unit } = history;
     const shown = (value) => figure(value, unit);
     return {
         title: `${history.metric} over time`,
-        note: "Each point is the median of a run. A line is a level: it changes where the runs before and after differ by more than chance.",
+        note: `Each point is the median of a run. ${LEVELS_NOTE}`,
         document: name, wide: true,
         chart: {
             height: 320,
-            words: `${plural(points.length, "run")}, the last ${shown(points[points.length - 1].median)}; ${plural(history.change_points.length, "change point")}`,
+            words: `${plural(points.length, "run")}, the last ${shown(points[points.length - 1].median)}; ${levels.map((level) => `level ${levelInWords(level, unit)}`).join(", then ") || "too few for a level"}`,
             option: (palette) => ({
                 useUTC: true,
-                tooltip: { trigger: "item", formatter: ({ data }) => data.run && tip(data.run, [["started", data.started.replace("T", " ").replace("Z", " UTC")], [history.metric, shown(data.value[1])]]) },
+                tooltip: { trigger: "item", formatter: ({ data }) => data.run && tip(data.run, [["started", `${dateText(data.started)} UTC`], [history.metric, shown(data.value[1])]]) },
                 legend: false, grid: { bottom: 8, right: 30 }, dataZoom: zoomable(points.length, "xAxisIndex"),
                 xAxis: axis(palette, { type: "time" }),
-                yAxis: axis(palette, { type: "value", scale: true, axisLabel: { formatter: shown } }),
+                yAxis: axis(palette, { type: "value", scale: true, boundaryGap: ["8%", "8%"], axisLabel: { formatter: shown } }),
                 series: [
                     { name: "runs", type: "scatter", symbolSize: points.length > 400 ? 4 : 8, itemStyle: { color: palette.hues[0] },
-                      data: points.map((point) => ({ value: [time(point), point.median], run: point.run, started: point.started })) },
-                    ...levelsOf(history).filter(({ median }) => median !== undefined).map(({ from, to, median }) => ({
-                        name: "level", type: "line", showSymbol: false, silent: true, lineStyle: { color: palette.hues[1], width: 3 },
-                        data: [[time(points[from]), median], [time(points[Math.min(to, points.length - 1)]), median]],
-                    })),
+                      data: points.map((point) => ({ value: [Date.parse(point.started), point.median], run: point.run, started: point.started })) },
+                    levelSeries("level", levels, points, palette.hues[1]),
                 ],
             }),
         },
         table: {
-            columns: ["started", "run", "#median", "#min", "#max", "level"],
-            rows: points.slice().reverse().map((point) => () => {
+            columns: ["started", "run", "#median", "#min", "#max", "#level", "#from", "#to", "change"],
+            rows: levelOfEach(points, levels).map(([point, level]) => () => {
                 const began = history.change_points.find(({ run }) => run === point.run);
-                return [textCell(point.started.replace("T", " ").replace("Z", "")), element("td", { class: "text" }, runLink(point.run, root)),
-                    ...["median", "min", "max"].map((key) => cell(point[key], unit)), textCell(began ? `${began.direction}, ${change(began.change)} from here` : "")];
-            }),
+                return [textCell(dateText(point.started)), element("td", { class: "text" }, runLink(point.run, root)),
+                    ...["median", "min", "max"].map((key) => cell(point[key], unit)), ...levelCells(level, unit),
+                    textCell(began ? `${began.direction}, ${change(began.change)} from here` : "")];
+            }).reverse(),
         },
     };
 }
@@ -73,7 +97,7 @@ function tableOfChanges(title, points, document, root) {
             columns: [...of, "began", "first run", "is", "#change", "95 % interval", "#before", "#runs", "#after", "#runs", "differs"],
             rows: points.map((point) => () => [
                 ...of.map((key) => textCell(point[key])),
-                textCell(point.started.replace("T", " ").replace("Z", "")), element("td", { class: "text" }, runLink(point.run, root)), textCell(point.direction), changeCell(point.change),
+                textCell(dateText(point.started)), element("td", { class: "text" }, runLink(point.run, root)), textCell(point.direction), changeCell(point.change),
                 textCell(changeInterval(point.ci).replace("95 % interval ", "")), cell(point.before.median, point.unit), cell(point.before.n, "count"),
                 cell(point.after.median, point.unit), cell(point.after.n, "count"), textCell(whatDiffers(point.differs))]),
         },

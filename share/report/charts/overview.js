@@ -3,14 +3,15 @@
 
 const LINES_NAMED = 8; // the others are grey
 
-// [{key, points, changes}] of a history, those with most runs first. A line has one experiment on one store and site.
+// [{key, points, changes, levels}] of a history, those with most runs first. A line has one experiment on one store and site.
 function linesOf(history) {
     const keyOf = (point) => JSON.stringify([point.experiment_hash, point.store, point.site]), lines = new Map();
     for (const point of history.points) {
         if (!lines.has(keyOf(point))) lines.set(keyOf(point), []);
         lines.get(keyOf(point)).push(point);
     }
-    return [...lines].map(([key, points]) => ({ key, points, changes: history.change_points.filter((point) => keyOf(point) === key) })).sort((a, b) => b.points.length - a.points.length);
+    const of = (key, member) => history[member].filter((each) => keyOf(each) === key);
+    return [...lines].map(([key, points]) => ({ key, points, changes: of(key, "change_points"), levels: of(key, "levels") })).sort((a, b) => b.points.length - a.points.length);
 }
 
 // {key: name} of the lines, by the keys in which their experiments differ, as far as the newest runs say.
@@ -34,26 +35,27 @@ function overTime(history, name, lines, names) {
     const data = (points) => points.map((point) => ({ value: [Date.parse(point.started), point.median], point }));
     return {
         title: `${history.metric} over time`, document: name, wide: true,
-        note: `Each point is the median of a run that passed.${lines.length > 1 ? " A colour is one experiment on one store and site." : ""}${others.length ? ` ${plural(others.length, "line")} with fewer runs are grey.` : ""}`,
+        note: `Each point is the median of a run that passed.${lines.length > 1 ? " A colour is one experiment on one store and site." : ""} ${LEVELS_NOTE}${others.length ? ` ${plural(others.length, "line")} with fewer runs are grey.` : ""}`,
         chart: {
             height: 320,
-            words: named.map(({ key, points }) => `${names[key]}: ${plural(points.length, "run")}, the last ${shown(points[points.length - 1].median)}`).join("; "),
+            words: named.map(({ key, points, levels }) => `${names[key]}: ${plural(points.length, "run")}, the last ${shown(points[points.length - 1].median)}${levels.map((level) => `, level ${levelInWords(level, history.unit)}`).join("")}`).join("; "),
             option: (palette) => ({
                 useUTC: true,
-                tooltip: { trigger: "item", formatter: ({ data: { point } }) => tip(point.run, [["started", point.started.replace("T", " ").replace("Z", " UTC")], [history.metric, shown(point.median)]]) },
+                tooltip: { trigger: "item", formatter: ({ data: { point } }) => point && tip(point.run, [["started", `${dateText(point.started)} UTC`], [history.metric, shown(point.median)]]) },
                 legend: lines.length > 1 ? {} : false, grid: { right: 30 }, dataZoom: zoomable(history.points.length, "xAxisIndex"),
                 xAxis: axis(palette, { type: "time" }),
-                yAxis: axis(palette, { type: "value", scale: true, axisLabel: { formatter: shown } }),
+                yAxis: axis(palette, { type: "value", scale: true, boundaryGap: ["8%", "8%"], axisLabel: { formatter: shown } }),
                 series: [
                     ...named.map(({ key, points }, index) => ({ name: short(names[key]), type: "scatter", symbolSize: history.points.length > 400 ? 4 : 8, itemStyle: { color: palette.hues[index] }, data: data(points) })),
+                    ...named.map(({ key, points, levels }, index) => levelSeries(short(names[key]), levels, points, palette.hues[index])),
                     ...(others.length ? [{ name: "others", type: "scatter", symbolSize: 5, itemStyle: { color: palette.grey }, data: data(others.flatMap(({ points }) => points)) }] : []),
                 ],
             }),
         },
         table: {
-            columns: ["started", "run", ...(lines.length > 1 ? ["line"] : []), "#median", "#min", "#max"],
-            rows: lines.flatMap(({ key, points }) => points.map((point) => () => [textCell(point.started.replace("T", " ").replace("Z", "")), textCell(point.run), ...(lines.length > 1 ? [textCell(names[key])] : []),
-                ...["median", "min", "max"].map((member) => cell(point[member], history.unit))])),
+            columns: ["started", "run", ...(lines.length > 1 ? ["line"] : []), "#median", "#min", "#max", "#level", "#from", "#to"],
+            rows: lines.flatMap(({ key, points, levels }) => levelOfEach(points, levels).map(([point, level]) => () => [textCell(dateText(point.started)), textCell(point.run), ...(lines.length > 1 ? [textCell(names[key])] : []),
+                ...["median", "min", "max"].map((member) => cell(point[member], history.unit)), ...levelCells(level, history.unit)])),
         },
     };
 }
@@ -64,7 +66,7 @@ function runsOfOverview(runs) {
         title: "Runs", document: "runs", wide: true, note: runs.length === 200 ? "The newest 200." : undefined,
         table: {
             columns: ["run", "started", "outcome", "workload", ...keys, "labels"],
-            rows: runs.map((run) => () => [textCell(run.run), textCell((run.started || "").replace("T", " ").replace("Z", "")), textCell(run.outcome || run.state), textCell(run.experiment?.workload),
+            rows: runs.map((run) => () => [textCell(run.run), textCell(dateText(run.started)), textCell(run.outcome || run.state), textCell(run.experiment?.workload),
                 ...keys.map((key) => textCell(run.experiment?.[key])), textCell(Object.entries(run.labels || {}).map(([key, value]) => `${key}=${value}`).join(" "))]),
         },
     };

@@ -21,7 +21,7 @@ function pairedRuns(other, base, name) {
                 tooltip: { trigger: "item", formatter: (point) => (point.data.run ? tip(point.data.run.run, [[name, figure(point.data.run.value, unit)], ["block", String(point.data.run.block)]]) : null) },
                 legend: false,
                 xAxis: axis(palette, { type: "category", data: sides.map(([, named]) => named), axisLabel: { interval: 0, overflow: "truncate", width: 150 } }),
-                yAxis: axis(palette, { type: "value", scale: true, axisLabel: { formatter: (value) => figure(value, unit) } }),
+                yAxis: axis(palette, { type: "value", scale: true, boundaryGap: ["8%", "8%"], axisLabel: { formatter: (value) => figure(value, unit) } }),
                 series: [
                     { name, type: "scatter", symbolSize: 10, itemStyle: { opacity: 0.8 },
                         data: runs.map((run) => ({ value: [run.at, run.value], run, itemStyle: { color: palette.hues[run.at] } })),

@@ -50,7 +50,7 @@ function runsOfPool(pool, runs) {
                 tooltip: { trigger: "item", formatter: ({ name, value }) => tip(name, [["", nodeHours(value)]]) },
                 legend: false, dataZoom: zoomable(runs.length, "xAxisIndex"),
                 xAxis: axis(palette, { type: "category", data: runs.map((run) => run.run), axisLabel: { width: 110, overflow: "truncate" } }),
-                yAxis: axis(palette, { type: "value", axisLabel: { formatter: digits } }),
+                yAxis: axis(palette, { type: "value", axisLabel: { formatter: (value) => String(Number(value.toPrecision(3))) } }),
                 series: [{ name: "node-hours", type: "bar", barMaxWidth: 40, itemStyle: { color: palette.hues[0] }, data: runs.map(hours) }],
             }),
         },

@@ -2,6 +2,7 @@
 "use strict";
 
 const OUTLIER = 3.5; // robust z from which show calls a node an outlier
+const FEWEST = 4; // nodes for which there is a robust z
 
 // Network and GPUs count in powers of 1000, as that field does.
 function suiteFigure(value, unit) {
@@ -33,10 +34,10 @@ function nodesOfSuite(run, what) {
     const noun = what === "gpus" ? "GPU" : "node";
     return {
         title: `${what === "gpus" ? "GPUs" : "Nodes"} against their median`, document: "run",
-        note: `The distance of each ${noun} from the median of all, cut at 100 %: blue is better, orange worse. A robust z of more than ${OUTLIER} makes one an outlier.`,
+        note: `The distance of each ${noun} from the median of all, cut at 100 %: blue is better, orange worse. ${units.names.length < FEWEST ? `Outliers need at least ${plural(FEWEST, noun)}.` : `A robust z of more than ${OUTLIER} makes one an outlier.`}`,
         chart: {
             height: 90 + 24 * metrics.length,
-            words: metrics.map(([name, metric]) => `${name}: worst ${metric.worst}, z ${digits(metric.z)}`).join("; "),
+            words: metrics.map(([name, metric]) => `${name}: worst ${metric.worst}${metric.z === null ? "" : `, z ${digits(metric.z)}`}`).join("; "),
             option: (palette, width) => ({
                 tooltip: { trigger: "item", formatter: (point) => tip(units.names[point.value[0]], [[metrics[point.value[1]][0], suiteFigure(point.value[3], unitOf(run, metrics[point.value[1]][0]))], ["from the median", change(point.value[3] / metrics[point.value[1]][1].median - 1)]]) },
                 legend: false, grid: { top: 8, bottom: 44 },
@@ -67,7 +68,7 @@ function pairsOfSuite(run, member) {
     const all = marks.map(([, , value]) => value);
     return {
         title, document: "run",
-        note: worst ? `The worst pair is ${worst.nodes.join(" and ")} with ${suiteFigure(worst.value, unit)}; the median is ${suiteFigure(worst.median, unit)}, the robust z ${digits(worst.z)}.` : "",
+        note: worst ? `The worst pair is ${worst.nodes.join(" and ")} with ${suiteFigure(worst.value, unit)}; the median is ${suiteFigure(worst.median, unit)}${worst.z === null ? "" : `, the robust z ${digits(worst.z)}`}.` : "",
         chart: {
             height: Math.min(150 + 26 * names.length, 620),
             words: `${plural(marks.length, "pair")} of nodes from ${suiteFigure(Math.min(...all), unit)} to ${suiteFigure(Math.max(...all), unit)}`,
@@ -93,6 +94,7 @@ function pairsOfSuite(run, member) {
 function curvesOverSizes(title, note, curves, key, unit, others) {
     const names = Object.keys(curves || {}).filter((name) => curves[name].length > 1);
     if (!names.length) return null;
+    const sizes = names.flatMap((name) => curves[name].map((point) => point.bytes));
     return {
         title, note, document: "run",
         chart: {
@@ -101,7 +103,7 @@ function curvesOverSizes(title, note, curves, key, unit, others) {
             option: (palette) => ({
                 tooltip: { trigger: "item", formatter: (point) => tip(point.seriesName, [["size", bytes(point.value[0])], ["", suiteFigure(point.value[1], unit)]]) },
                 legend: {}, grid: { bottom: 26, right: 30 },
-                xAxis: axis(palette, { type: "log", logBase: 2, name: "bytes", nameGap: 28, axisLabel: { formatter: bytes } }),
+                xAxis: axis(palette, { type: "log", logBase: 2, name: "bytes", nameGap: 28, min: Math.min(...sizes), max: Math.max(...sizes), axisLabel: { formatter: bytes } }),
                 yAxis: axis(palette, { type: "log", axisLabel: { formatter: (value) => suiteFigure(value, unit) } }),
                 series: names.map((name, index) => ({ name, type: "line", symbolSize: 7, itemStyle: { color: palette.hues[index % palette.hues.length] },
                     lineStyle: { type: index < palette.hues.length ? "solid" : "dashed" }, data: curves[name].map((point) => [point.bytes, point[key]]) })),

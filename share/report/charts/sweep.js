@@ -44,7 +44,7 @@ function curveOfSweep(sweep, name) {
                 },
                 legend: lines.length > 1 ? {} : false, grid: { bottom: 26 },
                 xAxis: axis(palette, { type: "category", data: values, name: key, nameGap: 28, axisLabel: { overflow: "truncate", width: 90 } }),
-                yAxis: axis(palette, { type: "value", scale: true, axisLabel: { formatter: (value) => figure(value, unit) } }),
+                yAxis: axis(palette, { type: "value", scale: true, boundaryGap: ["8%", "8%"], axisLabel: { formatter: (value) => figure(value, unit) } }),
                 series: lines.flatMap((line, index) => {
                     const colour = palette.hues[index % palette.hues.length];
                     const data = points(line);

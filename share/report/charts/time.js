@@ -135,12 +135,12 @@ function countersOfHosts(run) {
         const text = (value) => (unit === "ratio" ? percent(value) : figure(value, unit));
         return {
             title, document: "run",
-            note: `${hosts.length > 1 ? "Of the first nodes. " : ""}On the axis of the throughput.`,
+            note: `${hosts.length > 1 ? "Of the first nodes. " : ""}Second 0 is the start of the attempt.`,
             chart: {
                 height: 220,
                 words: lines.map((line) => `${line.name}: ${plural(line.points.length, "value")}`).join("; "),
                 option: (palette) => ({
-                    tooltip: { trigger: "item", formatter: (point) => tip(point.seriesName, [["at", `${digits(point.value[0])} s`], ["", text(point.value[1])]]) },
+                    tooltip: { trigger: "axis", formatter: (points) => tip(`at ${digits(points[0].value[0])} s`, points.map((point) => [point.seriesName, point.value[1] === null ? "-" : text(point.value[1])])) },
                     legend: {}, grid: { bottom: 26 },
                     xAxis: axis(palette, { type: "value", name: "seconds", nameGap: 28, max: run.time.duration_s ?? undefined, axisLabel: { showMaxLabel: false } }),
                     yAxis: unit === "ratio" ? axis(palette, { type: "value", min: 0, max: 1, axisLabel: { formatter: percent } })
