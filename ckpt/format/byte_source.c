@@ -1,6 +1,7 @@
 /* Reads a source in pieces. A piece is read behind what is left of the one before, at an aligned address. */
 #include "ckpt/format/byte_source.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "core/alloc.h"
@@ -45,6 +46,7 @@ static bool read_piece(struct byte_window *self, struct cb_err *err)
     uint64_t left = self->source->len - self->offset, bytes = left < BYTE_PIECE ? left : BYTE_PIECE;
     size_t kept = self->have - self->at;
     char *piece = self->memory + BYTE_PIECE;
+    assert(self->memory); /* a source in memory has no next piece */
     memmove(piece - kept, self->bytes + self->at, kept);
     self->bytes = (const unsigned char *)piece - kept;
     self->at = 0;

@@ -99,7 +99,10 @@ static bool scan_opcode(struct pickle_memo *self, struct byte_window *window, in
     case 0x95:
         return byte_window_skip(window, 8, err);
     case 'c':
-        return skip_line(window, err) && skip_line(window, err);
+        for (int lines = 0; lines < 2; lines++)
+            if (!skip_line(window, err))
+                return false;
+        return true;
     case 'h':
     case 'j':
         if (!take_number(window, *opcode == 'h' ? 1 : 4, &value, err))

@@ -317,6 +317,7 @@ static int gather_tuple(struct machine *self, uint32_t count)
         hash = (hash ^ children[i]) * UINT64_C(0x9e3779b97f4a7c15);
     uint32_t *known = &self->tuples[hash >> 32 & (ALIKE - 1)];
     const struct pickle_node *node = *known != NOTHING ? &pickle->nodes[*known] : NULL;
+    assert(!node || pickle->pool.data); /* a tuple that is known has children */
     if (node && node->count == count &&
         memcmp(pickle->pool.data + node->value.first, children, count * sizeof *children) == 0) {
         self->stack.count -= count;
@@ -347,6 +348,7 @@ static int op_tuple(struct machine *self, uint32_t count)
 static int reserve_children(struct machine *self, struct pickle_node *node, uint64_t wanted)
 {
     struct words *pool = &self->pickle->pool;
+    assert(node->count == 0 || pool->data);
     uint64_t room = node->count > 0 ? pool->data[node->value.first - 1] : 0;
     if (wanted <= room)
         return 0;
@@ -374,6 +376,7 @@ static int dict_at(struct machine *self, uint32_t place)
 {
     const struct pickle_node *nodes = self->pickle->nodes;
     const uint32_t *stack = self->stack.data;
+    assert(stack && nodes);
     bool in_state = self->dicts && place >= 3 && place % 2 == 1 && self->marks.count > 0 && self->marks.data[0] == 2 &&
                     (self->marks.count == 1 || self->marks.data[1] > place) && nodes[stack[0]].kind == PICKLE_OBJECT &&
                     nodes[stack[1]].kind == PICKLE_DICT && nodes[stack[place]].kind == PICKLE_DICT;
@@ -436,8 +439,9 @@ static int pass_rest(struct machine *self)
 /* Whether it is an instance of an inert class, which may be a container of its own kind. */
 static bool is_inert(const struct machine *self, const struct pickle_node *node)
 {
-    return (node->kind == PICKLE_OBJECT || node->kind == PICKLE_CALL) &&
-           self->pickle->nodes[self->pickle->pool.data[node->value.first]].global == PICKLE_G_INERT;
+    bool is_instance = node->kind == PICKLE_OBJECT || node->kind == PICKLE_CALL;
+    assert(!is_instance || self->pickle->pool.data);
+    return is_instance && self->pickle->nodes[self->pickle->pool.data[node->value.first]].global == PICKLE_G_INERT;
 }
 
 /* Appends the top `count` values of the stack, or those above the mark, to the list or dict below them. */
@@ -491,6 +495,7 @@ static int make_instance(struct machine *self, enum pickle_kind kind)
         /* torch.Size((2, 3)) is the tuple itself. */
         if (arguments->count != 1)
             return fail(self, "torch.Size has other than one argument");
+        assert(self->pickle->pool.data);
         self->stack.count -= 2;
         return words_push(self, &self->stack, self->pickle->pool.data[arguments->value.first]);
     }
