@@ -1,6 +1,7 @@
 /* The table of formats, and code that all of them share. */
 #include "ckpt/format/format.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -184,7 +185,10 @@ int format_pass_metadata(const char *name, const struct byte_source *source, con
 {
     const struct format_ops *ops;
     int code = ops_for(source, &ops, err);
-    return code ? code : ops->pass_metadata(name, source, sink, err);
+    if (code)
+        return code;
+    assert(ops); /* one format takes whatever no other recognises */
+    return ops->pass_metadata(name, source, sink, err);
 }
 
 int format_read_metadata(const char *name, const void *bytes, size_t len, struct stored_checkpoint **checkpoint,
