@@ -31,12 +31,27 @@ def _metadata():
 Name: ckptbench
 Version: {_version()}
 Summary: Saves and loads checkpoints of PyTorch trainings at the speed of the storage, and measures checkpoints
+Classifier: Operating System :: POSIX :: Linux
+Classifier: Programming Language :: C
+Classifier: Programming Language :: Python :: 3 :: Only
+Classifier: Programming Language :: Python :: 3.10
+Classifier: Programming Language :: Python :: 3.11
+Classifier: Programming Language :: Python :: 3.12
+Classifier: Programming Language :: Python :: 3.13
+Classifier: Topic :: System :: Benchmark
 Requires-Python: >=3.10
+Requires-Dist: torch>=2.4; extra == "torch"
+Provides-Extra: torch
 """
 
 
-def _tag():
-    return f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+def _tag(programs):
+    """For every Python 3, and for systems with the newest glibc whose functions the programs and libraries call, or a
+    newer one. Which glibc the machine has that builds them does not matter."""
+    listing = subprocess.run(["objdump", "-T", *programs], capture_output=True, text=True, check=True).stdout
+    glibc = max(tuple(map(int, version)) for version in re.findall(r"\bGLIBC_(\d+)\.(\d+)", listing))
+    machine = sysconfig.get_platform().partition("-")[2].replace("-", "_")
+    return f"py3-none-manylinux_{glibc[0]}_{glibc[1]}_{machine}"
 
 
 def _shared_libraries(program):
@@ -73,16 +88,18 @@ def _info():
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     with tempfile.TemporaryDirectory() as folder:
-        contents = {name: path.read_bytes() for name, path in _build((config_settings or {}).get("built"), folder).items()}
+        files = _build((config_settings or {}).get("built"), folder)
+        contents = {name: path.read_bytes() for name, path in files.items()}
+        tag = _tag([path for name, path in files.items() if name.startswith("ckptbench/bin/")])
     contents[f"{_info()}/METADATA"] = _metadata().encode()
-    contents[f"{_info()}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: ckptbench\nRoot-Is-Purelib: false\nTag: {_tag()}\n".encode()
+    contents[f"{_info()}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: ckptbench\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
     contents[f"{_info()}/entry_points.txt"] = b"[console_scripts]\nckptbench = ckptbench._program:main\n"
 
     def digest(content):
         return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
     record = "".join(f"{name},sha256={digest(content)},{len(content)}\n" for name, content in contents.items())
     contents[f"{_info()}/RECORD"] = f"{record}{_info()}/RECORD,,\n".encode()
-    wheel = f"ckptbench-{_version()}-{_tag()}.whl"
+    wheel = f"ckptbench-{_version()}-{tag}.whl"
     with zipfile.ZipFile(os.path.join(wheel_directory, wheel), "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in contents.items():
             entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))

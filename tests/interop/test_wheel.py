@@ -1,5 +1,6 @@
 """A wheel of the Python package in a new environment: it is installed without a network and without a compiler, and works."""
 import os
+import re
 import subprocess
 import sys
 import venv
@@ -38,9 +39,14 @@ def installed(wheel, tmp_path_factory):
     return python
 
 
-def test_the_wheel_is_for_every_python_and_this_platform(wheel):
-    assert wheel.name.endswith("-py3-none-linux_x86_64.whl")
-    names = zipfile.ZipFile(wheel).namelist()
+def test_the_wheel_is_for_every_python_and_for_the_glibc_that_its_files_need(wheel, tmp_path):
+    archive = zipfile.ZipFile(wheel)
+    archive.extractall(tmp_path)
+    programs = [path for path in (tmp_path / "ckptbench/bin").rglob("*") if path.is_file()]
+    needed = re.findall(r"Name: GLIBC_(\d+)\.(\d+)", call("readelf", "--version-info", "--wide", *programs).stdout)
+    major, minor = max(tuple(map(int, version)) for version in needed)
+    assert wheel.name.endswith(f"-py3-none-manylinux_{major}_{minor}_x86_64.whl")
+    names = archive.namelist()
     assert "ckptbench/bin/libckptbench.so" in names and "ckptbench/checkpoint.py" in names
     assert any(name.startswith("ckptbench/bin/libs/libcurl.so") for name in names)
     assert any(name.startswith("ckptbench/bin/libs/liburing.so") for name in names)
