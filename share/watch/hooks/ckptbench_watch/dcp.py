@@ -7,6 +7,7 @@ import os
 import threading
 import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from .recorder import Operation, current, last_part, now_ns, set_current, watch
@@ -35,6 +36,8 @@ def _begin(op, api):
     def before(args, kwargs):
         if current() is not None:
             return None  # part of a save or load that is recorded already
+        if handed_over := _take_over(args, kwargs):
+            return handed_over
         operation = Operation(op, api, path_of(kwargs, args))
         operation.is_part = getattr(_daemon, "works", False)
         return operation, set_current(operation)
@@ -45,6 +48,7 @@ def _begin(op, api):
 def _end(token, error, result):
     operation, outer = token
     set_current(outer)
+    watch.open_saves.discard(operation)
     _name_unseen(operation)
     operation.end(error is not None)
 
@@ -358,7 +362,46 @@ def _hook_loader(loader):
 
 # ---- asynchronous saves ----
 
+# Who makes an asynchronous save, after async_save has staged the state, depends on the release:
+#   2.4 to 2.6: async_save itself, which submits `save` with the staged state to a thread
+#   2.7:        an executor, for a thread or a process; execute_save(staged_state_dict) submits `save`, too
+#   from 2.8:   execute_save(staging_future_or_state_dict) submits save_wrapper, which waits for the staging first
+# The operation passes to the thread with the object that is staged, under whichever name.
+STAGED = ("staging_future_or_state_dict", "staged_state_dict")
+
 _daemon = threading.local()
+
+
+class StagedExecutor(ThreadPoolExecutor):
+    """The class that async_save itself uses, apart so that its submit can be hooked."""
+
+    submit = ThreadPoolExecutor.submit
+
+
+def _staged_in(args, kwargs):
+    return next((kwargs[name] for name in STAGED if name in kwargs), args[-1] if args else None)
+
+
+def _hand_over(args, kwargs):
+    operation, staged = current(), _staged_in(args, kwargs)
+    if operation is None or staged is None:
+        return None
+    _handed_over[id(staged)] = operation
+    return operation, operation.enter("other")
+
+
+def _handed_over_to(token, error, result):
+    token[0].leave(token[1])
+
+
+def _take_over(args, kwargs):
+    """Continues, in the thread that saves, the operation that belongs to what is staged."""
+    operation = _handed_over.pop(id(_staged_in(args[:1], kwargs)), None)
+    if operation is None:
+        return None
+    operation.adopt()
+    operation.enter("stage")  # until the staged state is there and the save begins
+    return operation, set_current(operation)
 
 
 def _check_group(kwargs):
@@ -397,46 +440,16 @@ def _hook_async(modules):
             _watch_result(operation, getattr(result, "upload_completion", result))
 
     around(saver, "async_save", before, after)
-    if thread is None or process is None:
-        return
     in_state(saver, "_stateful_to_state_dict", "other")
-
-    def hand_over(args, kwargs):
-        operation = current()
-        staged = kwargs.get("staging_future_or_state_dict", args[1] if len(args) > 1 else None)
-        if operation is None or staged is None:
-            return None
-        _handed_over[id(staged)] = operation
-        return operation, operation.enter("other")
-
-    def handed(token, error, result):
-        token[0].leave(token[1])
-
-    def take_over(args, kwargs):
-        operation = _handed_over.pop(id(kwargs.get("staging_future_or_state_dict")), None)
-        if operation is None:
-            return None
-        operation.adopt()
-        operation.enter("stage")  # until the staged state is there and the save begins
-        return operation, set_current(operation)
-
-    def done(token, error, result):
-        operation, outer = token
-        set_current(outer)
-        watch.open_saves.discard(operation)
-        _name_unseen(operation)
-        operation.end(error is not None)
-
-    for module, executor, work in ((thread, "_ThreadBasedAsyncCheckpointExecutor", None),
-                                   (process, "_ProcessBasedAsyncCheckpointExecutor", "_execute_save_impl")):
-        owner = getattr(module, executor, None)
-        if owner is None:
-            continue
-        around(owner, "execute_save", hand_over, handed)
-        if work is None:
-            around(module, "save_wrapper", take_over, done)
-        else:
-            around(owner, work, take_over, done)
+    if hasattr(saver, "ThreadPoolExecutor"):
+        saver.ThreadPoolExecutor = StagedExecutor
+        around(StagedExecutor, "submit", _hand_over, _handed_over_to)
+    for module, name in ((thread, "_ThreadBasedAsyncCheckpointExecutor"), (process, "_ProcessBasedAsyncCheckpointExecutor")):
+        executor = getattr(module, name, None)
+        if executor is not None:
+            around(executor, "execute_save", _hand_over, _handed_over_to)
+            around(executor, "_execute_save_impl", _take_over, _end)
+    around(thread, "save_wrapper", _take_over, _end)
 
     # A save within one that is recorded: what is not counted elsewhere is no copy any more.
     in_state(saver, "_save_state_dict", "other")
@@ -524,7 +537,7 @@ def install(package):
         try:
             modules[name] = importlib.import_module(f"{PACKAGE}.{name}")
         except ImportError:
-            modules[name] = None  # PyTorch 2.4 has no executors
+            modules[name] = None  # PyTorch before 2.7 has no executors
     saver, loader = modules["state_dict_saver"], modules["state_dict_loader"]
     for owner, name, op in ((saver, "save", "save"), (saver, "save_state_dict", "save"), (loader, "load", "load"),
                             (loader, "load_state_dict", "load")):
