@@ -7,9 +7,11 @@ import os
 
 import torch
 from torch.distributed.checkpoint import metadata as dcp_metadata
+from torch.distributed.checkpoint import staging
 from torch.distributed.checkpoint.planner import LoadItemType, WriteItemType
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
+from torch.utils._pytree import tree_map_only
 
 from . import _library, _state, _world
 
@@ -60,6 +62,19 @@ class Writer(_Storage, StorageWriter):
     def set_up_storage_writer(self, is_coordinator, *args, **kwargs):
         if not kwargs.get("use_collectives", True):
             raise ValueError("Writer needs dcp.save with use_collectives=True")
+
+    # Before DefaultStager, async_save leaves tensors in host memory where they are unless the writer copies them, and so
+    # would save what training changes meanwhile.
+    if not hasattr(staging, "DefaultStager"):
+        _synchronize_after_execute = should_synchronize_after_execute = False  # both make it an AsyncStager
+
+        def stage(self, state_dict):
+            def copy(tensor):
+                return tensor.detach().clone() if tensor.device.type == "cpu" else tensor.detach().to("cpu")
+            return tree_map_only(torch.Tensor, copy, state_dict)
+
+        def synchronize_staging(self):
+            """stage() returns when the copy is complete."""
 
     def storage_meta(self):
         kind = getattr(dcp_metadata, "StorageMeta", None)  # an older PyTorch has none
