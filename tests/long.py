@@ -1,8 +1,8 @@
 """The long tier: every test again under sanitizers, fuzzers, random kills, power cuts, MPICH, the slow ends of jobs,
-S3 with a layer of a real model, packages in a clean root, and watched trainings whose delays must be found. Ends with the
-names of the tests that failed and `N passed, N failed, N skipped`.
+S3 with a layer of a real model, packages in a clean root, watched trainings whose delays must be found, and the oldest
+PyTorch that is supported. Ends with the names of the tests that failed and `N passed, N failed, N skipped`.
 
-usage: tests/long.py [--python VENV_PYTHON] [--fuzz-seconds N] [--only asan|tsan|fuzz|kills|random|cuts|mpich|slurm|s3|packages|watch]
+usage: tests/long.py [--python VENV_PYTHON] [--fuzz-seconds N] [--only asan|tsan|fuzz|kills|random|cuts|mpich|slurm|s3|packages|watch|torch-versions]
 A sanitizer's report fails its stage whichever process wrote it: programs that tests start, ranks too, put
 their reports in one folder, and what is there in the end is printed and counted.
 """
@@ -101,7 +101,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--fuzz-seconds", type=int, default=10)
-    parser.add_argument("--only", choices=["asan", "tsan", "fuzz", "kills", "random", "cuts", "mpich", "slurm", "s3", "packages", "watch"])
+    parser.add_argument("--only", choices=["asan", "tsan", "fuzz", "kills", "random", "cuts", "mpich", "slurm", "s3", "packages", "watch", "torch-versions"])
     arguments = parser.parse_args()
     run = [sys.executable, "tests/run.py", "--python", arguments.python]
     stages = {
@@ -116,6 +116,7 @@ def main():
         "s3": run + ["--no-unit", "--folders", "tests/s3"],
         "packages": run + ["--no-unit", "--folders", "tests/packages"],
         "watch": run + ["--no-unit", "--folders", "tests/watch"],
+        "torch-versions": [sys.executable, "tests/torch_versions.py", "--python", arguments.python],
     }
     chosen = [name for name in stages if arguments.only in (None, name)]
     total, failures = [0, 0, 0], []

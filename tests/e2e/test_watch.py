@@ -1,4 +1,5 @@
 """ckptbench watch: checkpoints of real PyTorch programs, whose code knows nothing of it."""
+import importlib.util
 import json
 import os
 import signal
@@ -12,6 +13,8 @@ from harness import BUILD, PROGRAM, ckptbench, environment
 
 TRAINING = str(Path(__file__).with_name("watched_training.py"))
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+TORCH = Path(importlib.util.find_spec("torch").origin).parent
+IN_PROCESS = "process" if (TORCH / "distributed/checkpoint/_async_process_executor.py").exists() else "thread"  # before PyTorch 2.7
 STATES = ["other_s", "plan_s", "stage_s", "serialize_s", "io_s", "fsync_s", "exchange_s", "commit_s", "wait_s"]
 
 
@@ -56,7 +59,7 @@ class Watched:
 def trained(tmp_path_factory):
     """Saves and loads of every kind, by two ranks."""
     place = tmp_path_factory.mktemp("trained")
-    return Watched(place, *TORCHRUN, TRAINING, place, "steps:5", "save:a", "save:b", "load:b", "thread:c", "process:d", "process:e",
+    return Watched(place, *TORCHRUN, TRAINING, place, "steps:5", "save:a", "save:b", "load:b", "thread:c", f"{IN_PROCESS}:d", f"{IN_PROCESS}:e",
                    "differ:f", "whole:g.pt", "say:token-in-output", words=["label.job=nightly"])
 
 

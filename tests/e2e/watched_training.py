@@ -23,7 +23,11 @@ def make_state():
     torch.manual_seed(0)
     weight = torch.randn(256 * WORLD, 1024)
     if WORLD > 1:
-        from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+        from torch.distributed.device_mesh import init_device_mesh
+        try:
+            from torch.distributed.tensor import Shard, distribute_tensor
+        except ImportError:  # PyTorch 2.4
+            from torch.distributed._tensor import Shard, distribute_tensor
 
         weight = distribute_tensor(weight, init_device_mesh("cpu", (WORLD,)), [Shard(0)])
     return {"weight": weight, "bias": torch.ones(1000), "epoch": 3}
@@ -193,6 +197,8 @@ if __name__ == "__main__":
         name, *arguments = step.split(":")
         globals()[name](*arguments)
     if WORLD > 1:
+        # Kept: in PyTorch 2.4 its destructor, with Python's lock, can wait for a thread that waits for the lock.
+        group = dist.group.WORLD
         dist.destroy_process_group()
         group_is_gone.set()
         # PyTorch now and then aborts while a process of a group ends, when its threads are destroyed: leave before that.

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from conftest import BUILD, call
+from torch_states import LAYOUTS
 
 LIBRARY = {"CKPTBENCH_LIBRARY": str(BUILD / "libckptbench.so")}
-LAYOUTS = ["replicated", "fsdp", "tp", "hybrid", "fsdp-tp", "strided", "runs"]
 
 
 @pytest.fixture(scope="module")

@@ -83,12 +83,12 @@ def rank_main(rank, ranks, rendezvous, report):
                             timeout=datetime.timedelta(seconds=120))
     torch.set_num_threads(1)
     meshes, found = torch_states.Meshes(ranks), {}
-    for layout in ("replicated", "fsdp", "tp", "hybrid", "fsdp-tp", "strided", "runs"):
+    for layout in torch_states.LAYOUTS:
         found[layout] = max(torch_states.gather(compare(torch_states.state(meshes, layout), layout)), key=lambda text: text != "ok")
     if rank == 0:
         with open(report, "w") as file:
             json.dump(found, file)
-    dist.destroy_process_group()
+    torch_states.leave()
 
 
 def main():

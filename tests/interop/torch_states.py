@@ -1,16 +1,53 @@
 """States for tests of the Python package: the same tensors in any of the layouts that PyTorch's parallelisms produce."""
 import collections
+import inspect
+import io
 
 import torch
 import torch.distributed as dist
+import torch.distributed.fsdp as fsdp
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.placement_types import _StridedShard
+
+try:
+    from torch.distributed import tensor as dtensors
+    DTensor = dtensors.DTensor
+except AttributeError:  # PyTorch 2.4
+    from torch.distributed import _tensor as dtensors
+    DTensor = dtensors.DTensor
+Replicate, Shard = dtensors.Replicate, dtensors.Shard
+_StridedShard = getattr(dtensors.placement_types, "_StridedShard", None)
+
+
+
+def splits_strided():
+    """Whether this PyTorch makes strided shards of any tensor: 2.4 has none, and 2.6 only even ones."""
+    try:
+        return bool(_StridedShard(0, split_factor=2)._split_tensor(torch.zeros(5, 2), 2))
+    except (AssertionError, TypeError):
+        return False
+
+
+LAYOUTS = ["replicated", "fsdp", "tp", "hybrid", "fsdp-tp", *(["strided", "runs"] if splits_strided() else [])]
+if hasattr(torch.cpu.Stream, "record_event"):  # else FSDP2 needs CUDA: in 2.4 and 2.6
+    KINDS, FULLY_SHARDED = ["ddp", "fsdp1", "fsdp2", "fsdp1-hybrid", "fsdp2-tp", "plain"], "fsdp2"
+else:
+    KINDS, FULLY_SHARDED = ["ddp", "fsdp1", "fsdp1-hybrid", "plain"], "fsdp1"
+
+
+def can_be_stored(dtype):
+    """Whether this PyTorch itself can: 2.4 has unsigned integers, but knows no files with them."""
+    try:
+        torch.save(torch.zeros(1).to(dtype), io.BytesIO())
+        return True
+    except KeyError:
+        return False
+
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.int64,
           torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.bool,
           torch.complex64]
+DTYPES = [dtype for dtype in DTYPES if can_be_stored(dtype)]
 SHAPES = {"even": (8, 8), "prime": (13, 7), "few": (5, 3), "one": (1, 6), "cube": (6, 4, 5), "vector": (10,), "row": (3,),
           "conv": (4, 2, 3, 3, 2), "wide": (16, 4096), "none": (0, 4)}
 
@@ -49,6 +86,15 @@ def placements(layout, dims, mesh_dims):
     raise ValueError(layout)
 
 
+def distribute(value, mesh, places):
+    """A DTensor of `value`, which every rank has whole."""
+    if "src_data_rank" in inspect.signature(dtensors.distribute_tensor).parameters:
+        return dtensors.distribute_tensor(value, mesh, places, src_data_rank=None)
+    # Before PyTorch 2.6 rank 0 sends the parts, by gloo, which knows fewer types: bytes are sent.
+    local = dtensors.distribute_tensor(raw(value), mesh, places)._local_tensor.contiguous().view(value.dtype).squeeze(-1)
+    return DTensor.from_local(local, mesh, places, run_check=False, shape=value.shape, stride=value.stride())
+
+
 class Meshes:
     def __init__(self, ranks):
         self.grid_shape = (2, ranks // 2)
@@ -60,7 +106,7 @@ class Meshes:
         if layout == "replicated":
             return tensor.clone()
         kind, places = placements(layout, tensor.dim(), self.grid_shape)
-        return distribute_tensor(tensor, getattr(self, kind), places, src_data_rank=None)
+        return distribute(tensor, getattr(self, kind), places)
 
 
 def state(meshes, layout, blank=False):
@@ -127,6 +173,16 @@ def difference(expected, found, path="state"):
             return f"{path}: {expected.dtype} {tuple(expected.shape)}, {found.dtype} {tuple(found.shape)}"
         return None if torch.equal(raw(expected), raw(found)) else f"{path}: values differ"
     return None if expected == found else f"{path}: {expected!r}, {found!r}"
+
+
+_left = []
+
+
+def leave():
+    """Ends the process group and keeps the object: in PyTorch 2.4 its destructor, with Python's lock, can wait for a thread
+    that waits for the lock."""
+    _left.append(dist.group.WORLD)
+    dist.destroy_process_group()
 
 
 def gather(value):
