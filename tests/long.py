@@ -1,6 +1,7 @@
 """The long tier: every test again under sanitizers, fuzzers, random kills, power cuts, MPICH, the slow ends of jobs,
-S3 with a layer of a real model, packages in a clean root, watched trainings whose delays must be found, and the oldest
-PyTorch that is supported. Ends with the names of the tests that failed and `N passed, N failed, N skipped`.
+S3 with a layer of a real model, packages in a clean root, and watched trainings whose delays must be found; with
+`--only torch-versions`, the oldest PyTorch that is supported, which is a download of 0.8 GB. Ends with the names of the
+tests that failed and `N passed, N failed, N skipped`.
 
 usage: tests/long.py [--python VENV_PYTHON] [--fuzz-seconds N] [--only asan|tsan|fuzz|kills|random|cuts|mpich|slurm|s3|packages|watch|torch-versions]
 A sanitizer's report fails its stage whichever process wrote it: programs that tests start, ranks too, put
@@ -26,6 +27,7 @@ THREADED = [f"tests/e2e/test_{name}.py" for name in ("agent", "comm", "worker", 
 OF_MPI = [f"tests/e2e/test_{name}.py" for name in ("agent", "comm", "worker", "worker_faults", "nodes_slurm", "nodes_hosts")]
 MPICH_LAUNCHER = "/usr/bin/mpirun.mpich"
 
+ASKED_FOR = {"torch-versions"}  # stages that run only if they are asked for
 CHECKED = {"asan", "tsan", "fuzz", "mpich"}  # stages that need what `make checked` builds
 RANDOM_ROUNDS = 1000  # models, layouts and ways to load
 CUTS = 1000  # of the power
@@ -118,7 +120,7 @@ def main():
         "watch": run + ["--no-unit", "--folders", "tests/watch"],
         "torch-versions": [sys.executable, "tests/torch_versions.py", "--python", arguments.python],
     }
-    chosen = [name for name in stages if arguments.only in (None, name)]
+    chosen = [arguments.only] if arguments.only else [name for name in stages if name not in ASKED_FOR]
     total, failures = [0, 0, 0], []
     builder = subprocess.Popen(["nice", "-n", "19", "make", "-s", "checked"], cwd=ROOT) if set(chosen) & CHECKED else None
     for name in chosen:

@@ -189,8 +189,15 @@ def trained(kind, saver, flatten=False):
         if saver == "ours":
             check().save(path, {"model": model, "optimizer": optimizer, "step": 2}, flatten_optimizer=flatten)
         else:
-            states = dict(zip(("model", "optimizer"), torch_state.get_state_dict(model, optimizer)))
-            dcp.save(states | {"step": 2}, checkpoint_id=path)
+            states = dict(zip(("model", "optimizer"), torch_state.get_state_dict(model, optimizer))) | {"step": 2}
+            if saver == "stock":
+                dcp.save(states, checkpoint_id=path)
+            else:
+                future = dcp.async_save(states, storage_writer=check().Writer(path))
+                with torch.no_grad():
+                    for parameter in model.parameters():
+                        parameter.zero_()
+                future.result()
         number = KINDS.index(kind)
         for other in (kind, KINDS[(number + 1) % len(KINDS)], KINDS[(number + 3) % len(KINDS)]):
             model, optimizer = build(other, ranks)
@@ -223,6 +230,7 @@ for kind in KINDS[:-1]:
     CASES[f"modules_{kind}"] = trained(kind, "ours")
 CASES["modules_flat"] = trained(torch_states.FULLY_SHARDED, "ours", flatten=True)
 CASES["modules_stock"] = trained(torch_states.FULLY_SHARDED, "stock")
+CASES["modules_writer_async"] = trained(torch_states.FULLY_SHARDED, "writer_async")
 
 
 @case
