@@ -90,9 +90,13 @@ def distribute(value, mesh, places):
     """A DTensor of `value`, which every rank has whole."""
     if "src_data_rank" in inspect.signature(dtensors.distribute_tensor).parameters:
         return dtensors.distribute_tensor(value, mesh, places, src_data_rank=None)
-    # Before PyTorch 2.6 rank 0 sends the parts, by gloo, which knows fewer types: bytes are sent.
-    local = dtensors.distribute_tensor(raw(value), mesh, places)._local_tensor.contiguous().view(value.dtype).squeeze(-1)
-    return DTensor.from_local(local, mesh, places, run_check=False, shape=value.shape, stride=value.stride())
+    # In 2.4 and 2.6 rank 0 would send the parts, by gloo, which knows fewer types.
+    local = value
+    for place, size, index in zip(places, mesh.shape, mesh.get_coordinate()):
+        if place.is_shard():
+            chunks = local.chunk(size, place.dim)
+            local = chunks[index] if index < len(chunks) else local.narrow(place.dim, local.size(place.dim), 0)
+    return DTensor.from_local(local.clone(), mesh, places, run_check=False, shape=value.shape, stride=value.stride())
 
 
 class Meshes:
