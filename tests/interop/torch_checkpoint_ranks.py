@@ -76,7 +76,7 @@ def forget(state):
     """Changes all tensors as training would."""
     for value in torch_states.leaves(state):
         local = getattr(value, "_local_tensor", value)
-        local.copy_(torch.zeros_like(local))
+        local.copy_(torch_states.zeros_like(local))
 
 
 def stock(state, path):

@@ -128,6 +128,10 @@ def state(meshes, layout, blank=False):
     return blanked(nested) if blank else nested
 
 
+def zeros_like(tensor):
+    return torch.zeros_like(tensor) if tensor.numel() else tensor.clone()  # PyTorch 2.4 cannot fill an empty fp8 tensor
+
+
 def blanked(value):
     """The same structure with zeros, in the same memory layouts."""
     if isinstance(value, dict):
@@ -136,10 +140,10 @@ def blanked(value):
         return [blanked(inner) for inner in value]
     if isinstance(value, DTensor):
         local = value._local_tensor
-        return DTensor.from_local(torch.zeros_like(local), value.device_mesh, value.placements, run_check=False, shape=value.shape,
+        return DTensor.from_local(zeros_like(local), value.device_mesh, value.placements, run_check=False, shape=value.shape,
                                   stride=value.stride())
     if isinstance(value, torch.Tensor):
-        return torch.zeros_like(value)
+        return zeros_like(value)
     return "blank"
 
 
