@@ -518,7 +518,7 @@ static void a_rank_runs_near_its_device_and_says_where(void **unused)
 static void make_dgx(const char *name)
 {
     static const int beside[] = {0, 3, 4, 5, 6, 9, 10, 11}, others[] = {1, 2, 7, 8};
-    char path[256], target[256], link[256];
+    char path[256], target[256], link[300];
     for (int i = 0; i < 12; i++) { /* GPUs, then the other adapters; sockets have one half each */
         int bus = 0x10 + 0x10 * i, adapter = i < 8 ? beside[i] : others[i - 8], socket = i < 8 ? i / 4 : i / 2 % 2;
         const char *state = adapter == 2 || adapter == 8 ? "1: DOWN\n" : "4: ACTIVE\n";
