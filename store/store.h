@@ -79,8 +79,8 @@ struct store_options {
     bool use_io_uring; /* else psync */
     enum store_direct direct;
     uint32_t depth;
-    uint32_t threads;          /* of psync */
-    bool in_caller;            /* psync by the calling thread itself: for callers that wait for each request anyway */
+    uint32_t threads; /* of psync */
+    bool in_caller;   /* psync by the calling thread itself: for callers that wait for each request anyway */
     /* For the caller and its requests: then those to files in memory are executed by the caller instead of io_uring, whose
      * threads would only take turns with it. */
     bool has_one_core;

@@ -177,8 +177,6 @@ static int settle(struct pool_entry *entry, struct slurm_client *client, const s
             rc = call_off(client, &entry->pool, jobs, err);
     } else if (entry->verdict.state == POOL_ENDED && !entry->has_end) {
         rc = pool_write_end(entry->folder, entry->verdict.note, err);
-    } else if (entry->verdict.listed && entry->has_end && entry->end.at_wall_ns + OUTLIVED_NS <= clock_wall_ns()) {
-        rc = call_off(client, &entry->pool, jobs, err); /* who was to release its nodes has died */
     }
     if (rc == 0 && entry->verdict.state == POOL_ENDED && entry->waiting) {
         snprintf(note, sizeof note, "pool %s ended before this run was started: %.150s", entry->pool.name,
@@ -186,6 +184,12 @@ static int settle(struct pool_entry *entry, struct slurm_client *client, const s
         rc = spool_return_all(entry->folder, note, err);
     }
     return rc;
+}
+
+/* Whether jobs of an ended pool are left: who was to release their nodes has died. */
+static bool has_outlived(const struct pool_entry *entry)
+{
+    return entry->verdict.listed && entry->has_end && entry->end.at_wall_ns + OUTLIVED_NS <= clock_wall_ns();
 }
 
 int pool_list_load(struct pool_list *self, struct slurm_client *client, struct cb_err *err)
@@ -206,6 +210,8 @@ int pool_list_load(struct pool_list *self, struct slurm_client *client, struct c
     for (size_t i = 0; rc == 0 && i < self->count; i++) {
         judge(&self->items[i], &jobs, self->asked);
         rc = settle(&self->items[i], client, &jobs, err);
+        if (rc == 0 && has_outlived(&self->items[i]) && call_off(client, &self->items[i].pool, &jobs, &why) != 0)
+            log_error("pool %s has ended, and its jobs cannot be cancelled: %s", self->items[i].pool.name, why.message);
     }
     slurm_jobs_release(&jobs);
     return rc;

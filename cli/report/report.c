@@ -396,11 +396,18 @@ int report_checkpoints(const struct run_info *info, bool colour, struct buf *out
     return rc;
 }
 
+/* Of "KEY=VALUE". Records of others may have facts without a value. */
+static const char *value_of(const char *fact)
+{
+    const char *equals = strchr(fact, '=');
+    return equals ? equals + 1 : "";
+}
+
 static void write_numbered_facts(const struct run_info *info, const char *prefix, const char *heading, struct buf *out)
 {
     size_t at = 0;
     for (const char *fact; (fact = run_info_next_fact(info, prefix, &at));)
-        buf_printf(out, "%-13s %s\n", heading, fact + strcspn(fact, "=") + 1);
+        buf_printf(out, "%-13s %s\n", heading, value_of(fact));
 }
 
 int report_watch(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
@@ -556,7 +563,7 @@ static void json_numbered_facts(const struct run_info *info, const char *prefix,
     size_t at = 0;
     json_member_array(json, key);
     for (const char *fact; (fact = run_info_next_fact(info, prefix, &at));)
-        json_write_text(json, fact + strcspn(fact, "=") + 1);
+        json_write_text(json, value_of(fact));
     json_write_end_array(json);
 }
 

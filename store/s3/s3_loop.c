@@ -255,6 +255,21 @@ static void retry_later(struct s3_loop *self, struct s3_call *call, enum s3_fail
     s3_blocked_change(&self->session->blocked, -1, 1);
 }
 
+/* Whether bytes of the request have left. Not so if the server cannot be reached: that is no silence of its. */
+static bool was_sent(const struct s3_call *call)
+{
+    long bytes = 0;
+    return curl_easy_getinfo(call->easy, CURLINFO_REQUEST_SIZE, &bytes) == CURLE_OK && bytes > 0;
+}
+
+static void count_silence(struct s3_call *call, enum s3_failure failure)
+{
+    if (failure != S3_FAILURE_STALLED || call->answered)
+        call->silences = 0;
+    else if (was_sent(call))
+        call->silences++;
+}
+
 /* `call` has left curl and every list. */
 static void settle(struct s3_loop *self, struct s3_call *call, enum s3_failure failure)
 {
@@ -268,7 +283,7 @@ static void settle(struct s3_loop *self, struct s3_call *call, enum s3_failure f
         return;
     }
     bool pressed = failure == S3_FAILURE_THROTTLED && s3_window_throttled(&self->window, call->attempt_ns, now_ns);
-    call->silences = failure == S3_FAILURE_STALLED && !call->answered ? call->silences + 1 : 0;
+    count_silence(call, failure);
     if (failure == S3_FAILURE_FATAL || !can_mend(call, failure, why)) {
         s3_call_give_up(call, failure == S3_FAILURE_FATAL ? "" : why);
         finish(self, call);

@@ -2,6 +2,7 @@
 checkpoint that verifies. The server misbehaves as tests/services/s3_faults.py is told; times are short, so that
 giving up is quick."""
 import json
+import socket
 
 import pytest
 from harness import PROGRAM
@@ -140,6 +141,18 @@ def test_a_server_that_accepts_and_never_answers_is_asked_three_times(bed, silen
     puts = [row for row in asked if row[0] == "PUT"]
     assert len(puts) == 3 * len(set(puts)) or silent == {}, asked
     assert max(asked.count(row) for row in asked) == 3 or silent == {}, asked  # the agent asks for the claim, too
+
+
+def test_a_server_that_cannot_be_reached_is_not_taken_for_one_that_does_not_answer(bed):
+    with socket.socket() as full, socket.socket() as first, socket.socket() as second:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for fills in (first, second):  # nobody accepts: the kernel answers no more
+            fills.setblocking(False)
+            fills.connect_ex(full.getsockname())
+        host, port = full.getsockname()
+        said = bed.fails("gave up after 5 attempts", words=["s3.attempts=5", "s3.deadline=5m"], AWS_ENDPOINT_URL=f"http://{host}:{port}")
+    assert "none of the last was answered" not in said
 
 
 def test_a_run_that_goes_on_counts_the_save_that_the_server_refused(bed):
