@@ -17,6 +17,8 @@ struct sharing {
 static int broadcast(struct sharing *self, void *bytes, size_t len, struct cb_err *err)
 {
     int rc = comm_broadcast(self->comm, bytes, len, self->deadline_ns, err);
+    if (rc)
+        comm_give_up(self->comm); /* the others cannot go on without this rank */
     self->apart |= rc != 0;
     return rc;
 }
@@ -47,8 +49,8 @@ static int send(struct sharing *self, struct metadata *metadata, struct cb_err *
     struct stored_sink sink = stored_sender_sink(&sender);
     int rc = metadata_pass(metadata, &sink, err);
     uint64_t last = rc ? BROKEN_OFF : 0;
-    if (!self->apart && broadcast(self, &last, sizeof last, rc ? &unused : err) && !rc)
-        rc = CB_ERR_ABORTED;
+    int told = self->apart ? 0 : broadcast(self, &last, sizeof last, rc ? &unused : err);
+    rc = rc ? rc : told;
     stored_sender_release(&sender);
     return rc;
 }

@@ -59,8 +59,19 @@ char *index_take_text(struct index_cursor *self, bool optional)
     size_t len = index_take(self, sizeof(uint32_t));
     if (optional && len == INDEX_NO_TEXT)
         return NULL;
-    const unsigned char *at = self->failed ? NULL : byte_window_take(&self->window, len, self->err);
-    char *text = at && !memchr(at, '\0', len) ? strndup((const char *)at, len) : NULL;
+    char *text = !self->failed && len <= byte_window_left(&self->window) ? malloc(len + 1) : NULL;
+    for (size_t done = 0, bytes; text && done < len; done += bytes) { /* a long one does not fit the window */
+        bytes = len - done < BYTE_PIECE ? len - done : BYTE_PIECE;
+        const unsigned char *at = byte_window_take(&self->window, bytes, self->err);
+        if (at && !memchr(at, '\0', bytes)) {
+            memcpy(text + done, at, bytes);
+        } else {
+            free(text);
+            text = NULL;
+        }
+    }
+    if (text)
+        text[len] = '\0';
     self->failed |= !text;
     return text;
 }

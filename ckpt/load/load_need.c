@@ -48,7 +48,7 @@ static void find_pieces(struct load_need *self, const struct stored_tensor *tens
         else
             high = middle;
     }
-    self->last = tensor;
+    self->last = tensor->fqn;
     self->first = self->end = low;
     while (self->end < self->piece_count && strcmp(name_of(self, self->end), tensor->fqn) == 0)
         self->end++;
@@ -60,7 +60,7 @@ bool load_need_of(void *need, const struct stored_tensor *tensor, const struct r
     struct region common;
     if (tensor->is_bytes)
         return true;
-    if (self->last != tensor)
+    if (self->last != tensor->fqn) /* the tensors of a list that grows move, their names do not */
         find_pieces(self, tensor);
     for (size_t i = self->first; i < self->end; i++) {
         struct region wanted = self->pieces[self->order[i]].region;

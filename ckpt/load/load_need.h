@@ -13,8 +13,8 @@ struct load_need {
     const struct piece *pieces;
     uint32_t *order; /* of the pieces, by the names of their tensors */
     size_t piece_count;
-    bool whole_rows;                  /* other columns of the same rows, too: load.exchange=split reads them together */
-    const struct stored_tensor *last; /* that was asked about, and the places of its pieces in `order` */
+    bool whole_rows;  /* other columns of the same rows, too: load.exchange=split reads them together */
+    const char *last; /* the name of the tensor that was asked about, and the places of its pieces in `order` */
     size_t first, end;
 };
 

@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "ckpt/format/catalogue.h"
 #include "ckpt/format/format.h"
 #include "ckpt/load/load_need.h"
 #include "ckpt/plan/plan_internal.h"
@@ -272,6 +273,36 @@ static void metadata_of_any_length_are_passed_on_in_the_memory_that_is_estimated
     }
 }
 
+/* As `ckptbench convert` makes of a value that long. */
+static void a_value_that_is_longer_than_a_piece_is_read_in_pieces(void **state)
+{
+    (void)state;
+    struct cb_err err = {0};
+    size_t len = 2 * BYTE_PIECE + 12345;
+    char *literal = malloc(len + 1), name[] = "train.log";
+    memset(literal, 'a', len);
+    literal[0] = literal[len - 1] = '\'';
+    literal[len] = '\0';
+    struct stored_tensor value = {.fqn = name, .is_bytes = true, .dtype = DTYPE_U8, .literal = literal};
+    struct stored_checkpoint one = {
+        .format = PLAN_DCP_SAFETENSORS, .tensors = &value, .tensor_count = 1, .save_id = 7, .marked = true};
+    struct buf metadata;
+    buf_init(&metadata, 64 * MIB);
+    assert_int_equal(catalogue_write(&one, &metadata, &err), 0);
+    struct byte_source source = {.len = metadata.len, .read = read_piece, .context = &metadata};
+    struct stored_collector collector = {.name = "it"};
+    struct stored_sink sink = stored_collector_sink(&collector);
+    struct stored_checkpoint *read;
+    if (format_pass_metadata("it", &source, &sink, &err))
+        fail_msg("%s", err.message);
+    assert_int_equal(stored_collector_take(&collector, &read, &err), 0);
+    assert_string_equal(read->tensors[0].literal, literal);
+    stored_checkpoint_free(read);
+    stored_collector_release(&collector);
+    buf_release(&metadata);
+    free(literal);
+}
+
 /* The index of safetensors has a line a tensor. */
 static void an_index_of_many_tensors_is_composed_in_pieces(void **state)
 {
@@ -357,6 +388,7 @@ int main(void)
         cmocka_unit_test(a_plan_of_16384_fsdp_ranks_takes_less_than_16_mib),
         cmocka_unit_test(metadata_is_never_in_memory_as_a_whole_and_its_length_is_measured),
         cmocka_unit_test(metadata_of_any_length_are_passed_on_in_the_memory_that_is_estimated),
+        cmocka_unit_test(a_value_that_is_longer_than_a_piece_is_read_in_pieces),
         cmocka_unit_test(an_index_of_many_tensors_is_composed_in_pieces),
         cmocka_unit_test(metadata_is_published_while_it_is_composed),
     };
