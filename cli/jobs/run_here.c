@@ -114,8 +114,12 @@ static void add_share(struct progress_line *self, const struct progress *progres
     if (progress->bytes_total)
         add_partf(self, " %3.0f %%", 100 * share);
     size_t used = width_of(self) + 4;
-    if (*progress->note && self->columns > used)
-        add_partf(self, "   %.*s", (int)(self->columns - used), progress->note);
+    if (*progress->note && self->columns > used) {
+        size_t bytes = strnlen(progress->note, self->columns - used);
+        while (bytes > 0 && ((unsigned char)progress->note[bytes] & 0xC0) == 0x80) /* inside a character */
+            bytes--;
+        add_partf(self, "   %.*s", (int)bytes, progress->note);
+    }
 }
 
 /* "   2.05 GiB/s   slowest rank 2   eta 2 s" */
