@@ -25,7 +25,7 @@
 #define STEP_NS (150 * NS_PER_S)  /* for the others to be ready */
 #define ROUNDS_NS (4 * NS_PER_S)  /* after this no further round begins */
 #define LOOK_NS (10 * NS_PER_MS)
-#define TASKS_NS (200 * NS_PER_MS) /* between two looks at the tasks' files */
+#define TASKS_NS (200 * NS_PER_MS) /* between two looks at whether commands have ended */
 
 /* ---- locks ---- */
 
@@ -57,9 +57,10 @@ static int check_waiting(uint64_t end_ns, const char *what, struct cb_err *err)
     return clock_monotonic_ns() > end_ns ? cb_fail(err, CB_ERR_TIMEOUT, "%s", what) : 0;
 }
 
-/* A member: waits until the leader has opened the step, or has gone. */
-static int await_step(const struct watch_nodes *self, uint64_t wait_ns, const char *what, bool *goes_on,
-                      struct cb_err *err)
+/* A member: waits until the leader has opened the step, or has gone. Each look may be a request to the server of the
+ * file's locks. */
+static int await_step(const struct watch_nodes *self, uint64_t wait_ns, uint64_t look_ns, const char *what,
+                      bool *goes_on, struct cb_err *err)
 {
     uint64_t end_ns = clock_monotonic_ns() + wait_ns;
     char byte = '\0';
@@ -67,7 +68,7 @@ static int await_step(const struct watch_nodes *self, uint64_t wait_ns, const ch
     while (!rc && lock_bytes(self->fd, F_RDLCK, self->step, 1) < 0) {
         if (errno != EAGAIN && errno != EACCES)
             return cb_fail_errno(err, errno, "locking a step");
-        clock_sleep_ns(LOOK_NS);
+        clock_sleep_ns(look_ns);
         rc = check_waiting(end_ns, what, err);
     }
     *goes_on = !rc && pread(self->fd, &byte, 1, self->step) == 1 && byte == GO;
@@ -418,7 +419,7 @@ static int meet_as_member(void *context, bool *goes_on, struct cb_err *err)
     struct watch_nodes *self = context;
     int rc = write_ready(self, err);
     if (!rc)
-        rc = await_step(self, STEP_NS, "the other nodes were not ready", goes_on, err);
+        rc = await_step(self, STEP_NS, LOOK_NS, "the other nodes were not ready", goes_on, err);
     self->step++;
     return rc;
 }
@@ -479,7 +480,7 @@ static int follow(struct watch_nodes *self, struct cb_err *err)
 {
     struct plan plan = {0};
     bool goes_on = false;
-    int rc = await_step(self, OTHERS_NS, "other commands ran for more than a minute", &goes_on, err);
+    int rc = await_step(self, OTHERS_NS, TASKS_NS, "other commands ran for more than a minute", &goes_on, err);
     self->step = 1;
     if (rc || !goes_on)
         return rc;
