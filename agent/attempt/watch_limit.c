@@ -308,9 +308,9 @@ void watch_limit_take(struct attempt *attempt, const struct watch_summary *summa
     if (!(summary->bytes > 0) || summary->writers == 0)
         return;
     if (*limit->why || write_count == 0) {
-        add_reason(page, *limit->why              ? limit->why
+        add_reason(page, *summary->failure        ? summary->failure
+                         : *limit->why            ? limit->why
                          : summary->expected == 0 ? "how many tasks there are was not known (--tasks N)"
-                         : *summary->failure      ? "a command failed"
                                                   : "the tasks of the nodes did not measure together");
         return;
     }

@@ -21,6 +21,7 @@
 #define PLAN_AT 64                /* offset of the plan in the file */
 #define PLAN_MAX_BYTES (16 << 20) /* and of a task's lines */
 #define GO 'g'                    /* in the byte of a step */
+#define NO 'n'                    /* there is nothing to go on with; no byte: nobody has decided */
 #define OTHERS_NS (60 * NS_PER_S) /* for commands that still run when ours has ended */
 #define STEP_NS (150 * NS_PER_S)  /* for the others to be ready */
 #define ROUNDS_NS (4 * NS_PER_S)  /* after this no further round begins */
@@ -59,26 +60,27 @@ static int check_waiting(uint64_t end_ns, const char *what, struct cb_err *err)
 
 /* A member: waits until the leader has opened the step, or has gone. Each look may be a request to the server of the
  * file's locks. */
-static int await_step(const struct watch_nodes *self, uint64_t wait_ns, uint64_t look_ns, const char *what,
-                      bool *goes_on, struct cb_err *err)
+static int await_step(const struct watch_nodes *self, uint64_t wait_ns, uint64_t look_ns, const char *what, char *said,
+                      struct cb_err *err)
 {
     uint64_t end_ns = clock_monotonic_ns() + wait_ns;
-    char byte = '\0';
     int rc = 0;
+    *said = '\0';
     while (!rc && lock_bytes(self->fd, F_RDLCK, self->step, 1) < 0) {
         if (errno != EAGAIN && errno != EACCES)
             return cb_fail_errno(err, errno, "locking a step");
         clock_sleep_ns(look_ns);
         rc = check_waiting(end_ns, what, err);
     }
-    *goes_on = !rc && pread(self->fd, &byte, 1, self->step) == 1 && byte == GO;
+    if (!rc && pread(self->fd, said, 1, self->step) < 0)
+        rc = cb_fail_errno(err, errno, "reading a step");
     return rc;
 }
 
 static int open_step(const struct watch_nodes *self, bool goes_on, struct cb_err *err)
 {
-    static const char go = GO;
-    if (goes_on && (pwrite(self->fd, &go, 1, self->step) != 1 || fsync(self->fd) < 0))
+    const char byte = goes_on ? GO : NO;
+    if (pwrite(self->fd, &byte, 1, self->step) != 1 || fsync(self->fd) < 0)
         return cb_fail_errno(err, errno, "writing a step");
     return lock_bytes(self->fd, F_UNLCK, self->step, 1) < 0 ? cb_fail_errno(err, errno, "opening a step") : 0;
 }
@@ -417,9 +419,11 @@ static int read_plan(const struct watch_nodes *self, struct plan *plan, struct c
 static int meet_as_member(void *context, bool *goes_on, struct cb_err *err)
 {
     struct watch_nodes *self = context;
+    char said = '\0';
     int rc = write_ready(self, err);
     if (!rc)
-        rc = await_step(self, STEP_NS, LOOK_NS, "the other nodes were not ready", goes_on, err);
+        rc = await_step(self, STEP_NS, LOOK_NS, "the other nodes were not ready", &said, err);
+    *goes_on = said == GO;
     self->step++;
     return rc;
 }
@@ -467,6 +471,8 @@ static int lead(struct watch_nodes *self, struct cb_err *err)
         rc = make_plan(self, &leading.members, &plan, err);
     if (!rc)
         rc = open_step(self, true, err);
+    else
+        (void)!open_step(self, false, NULL);
     self->step = 1;
     self->loads = plan.own.loads;
     const struct limit_meeting meeting = {.meet = meet_as_leader, .context = &leading};
@@ -479,10 +485,12 @@ static int lead(struct watch_nodes *self, struct cb_err *err)
 static int follow(struct watch_nodes *self, struct cb_err *err)
 {
     struct plan plan = {0};
-    bool goes_on = false;
-    int rc = await_step(self, OTHERS_NS, TASKS_NS, "other commands ran for more than a minute", &goes_on, err);
+    char said = '\0';
+    int rc = await_step(self, OTHERS_NS, TASKS_NS, "other commands ran for more than a minute", &said, err);
     self->step = 1;
-    if (rc || !goes_on)
+    if (!rc && !said)
+        rc = cb_fail(err, CB_ERR_UNSUPPORTED, "the first task has ended, or locks are not shared by the nodes");
+    if (rc || said != GO)
         return rc;
     rc = read_plan(self, &plan, err);
     const struct limit_meeting meeting = {.meet = meet_as_member, .context = self};

@@ -1,6 +1,7 @@
 """ckptbench watch --join: tasks that share one watched run, started by hand here, and in tests/slurm by srun."""
 import json
 import os
+import re
 import select
 import signal
 import statistics
@@ -93,17 +94,24 @@ def test_nodes_measure_the_limit_at_the_same_time_and_their_rates_add_up(tmp_pat
     assert not scratch_of(tmp_path)
 
 
-def test_a_limit_that_the_nodes_cannot_measure_has_a_reason(tmp_path):
+@pytest.mark.parametrize("code", [7, 0])
+def test_a_limit_that_the_nodes_cannot_measure_has_a_reason(tmp_path, code):
+    """A command failed, or the locks of one node are not seen by the other, as if it had a file of its own."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     command = [sys.executable, TRAINING, tmp_path, "save:a", "say:saved", f"read:{gate}"]
     leader = start(tmp_path, "uneven", 0, *command, WORLD_SIZE="1", SLURMD_NODENAME="n0")
     assert leader.stdout.readline() == "saved\n"
-    (other,) = end(start(tmp_path, "uneven", 1, "sh", "-c", "exit 7", SLURMD_NODENAME="n1"))
-    assert other[0] == 7
+    if code == 0:
+        file = tmp_path / "home/runs/uneven/attempts/1/limit"
+        file.rename(f"{file}.n0")
+        file.touch()
+    (other,) = end(start(tmp_path, "uneven", 1, "sh", "-c", f"exit {code}", SLURMD_NODENAME="n1"))
+    assert other[0] == code
     gate.write_text("")
     (last,) = end(leader)
-    assert last[0] == 0 and "limit         not measured: sh ended with exit status 7 on n1" in last[2]
+    why = "sh ended with exit status 7 on n1" if code else "n1[^ ]*: the first task has ended, or locks are not shared by the nodes"
+    assert last[0] == 0 and re.search(f"limit         not measured: {why}", last[2])
     assert shown(tmp_path, "uneven")["metrics"]["save_s"]["n"] == 1
 
 
@@ -118,7 +126,8 @@ def test_nobody_waits_for_a_task_that_would_lead_the_measurement_and_was_killed(
     os.kill(int(children.split()[0]), signal.SIGKILL)
     (ended,) = end(follower)
     assert ended[0] == 0
-    assert not [line for line in lines_of(tmp_path, "led") if line["op"].startswith("limit")]  # as after a minute
+    (line,) = [line for line in lines_of(tmp_path, "led") if line["op"].startswith("limit")]
+    assert ": the first task has ended" in line["why"]  # not that other commands ran for a minute
     gate.write_text("")
     end(leader)
 

@@ -324,7 +324,9 @@ static void a_limit_that_was_not_measured_has_a_reason(void **unused)
         const char *lines, *why;
     } cases[] = {
         {"{\"op\": \"task\", \"tasks\": 0}\n", "how many tasks there are was not known (--tasks N)"},
-        {"{\"op\": \"task\", \"tasks\": 2}\n{\"op\": \"task_end\", \"failure\": \"x\"}\n", "a command failed"},
+        {"{\"op\": \"task\", \"tasks\": 2}\n{\"op\": \"task_end\", \"failure\": \"x\"}\n"
+         "{\"op\": \"limit_failed\", \"why\": \"h: full\"}\n",
+         "x"},
         {"{\"op\": \"task\", \"tasks\": 2}\n" LIMIT("[1]"), "the tasks of the nodes did not measure together"},
         {"{\"op\": \"task\", \"tasks\": 2}\n" LIMIT("[1]") "{\"op\": \"limit_failed\", \"why\": \"h: full\"}\n",
          "h: full"},
