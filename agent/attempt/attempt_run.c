@@ -316,11 +316,12 @@ static void give_back(struct attempt *attempt)
     const char *array = getenv("SLURM_ARRAY_JOB_ID"); /* nobody is left who would lead its other tasks */
     uint64_t limit_ns = experiment_u64(attempt->experiment, OPT_SLURM_TIME);
     const struct give_back request = {.job = array ? array : getenv("SLURM_JOB_ID"),
+                                      .name = getenv("SLURM_JOB_NAME"),
                                       .until_wall_ns = attempt->started_wall_ns + (limit_ns ? limit_ns : DAY_NS),
                                       .signals = attempt->signals,
                                       .log = log_text,
                                       .context = attempt};
-    if (request.job)
+    if (request.job && request.name)
         give_back_nodes(&request);
 }
 

@@ -48,12 +48,12 @@ static int ask(const char *const *argv, struct buf *answer)
 }
 
 /* The agent finds the task's allocation where salloc would leave it. Its log is that of the task. */
-static void start_agent(struct array *self, size_t index, const char *nodes, const char *count)
+static void start_agent(struct array *self, size_t index, const char *name, const char *nodes, const char *count)
 {
     struct task *task = &self->tasks[index];
-    char folder[PATH_MAX], log[PATH_MAX], texts[6][64 + 4096];
+    char folder[PATH_MAX], log[PATH_MAX], texts[7][64 + 4096];
     const char *const argv[] = {self->program, "run", folder, NULL};
-    const char *const environment[] = {texts[0], texts[1], texts[2], texts[3], texts[4], texts[5], NULL};
+    const char *const environment[] = {texts[0], texts[1], texts[2], texts[3], texts[4], texts[5], texts[6], NULL};
     struct cb_err err;
     snprintf(texts[0], sizeof texts[0], "SLURM_JOB_ID=%s", task->job);
     snprintf(texts[1], sizeof texts[1], "SLURM_JOBID=%s", task->job);
@@ -61,6 +61,7 @@ static void start_agent(struct array *self, size_t index, const char *nodes, con
     snprintf(texts[3], sizeof texts[3], "SLURM_JOB_NUM_NODES=%s", count);
     snprintf(texts[4], sizeof texts[4], "SLURM_NNODES=%s", count);
     snprintf(texts[5], sizeof texts[5], "SLURM_JOB_NODELIST=%s", nodes);
+    snprintf(texts[6], sizeof texts[6], "SLURM_JOB_NAME=%s", name);
     int rc = path_format(folder, sizeof folder, &err, "%s/%zu", self->links, index);
     if (rc == 0)
         rc = path_format(log, sizeof log, &err, "%s/../job.log.%zu", self->links, index);
@@ -88,7 +89,7 @@ static void end_task(const struct array *self, const struct task *task, struct b
     (void)!ask((const char *const[]){"scancel", "-Q", "--batch", signal, name, NULL}, answer);
 }
 
-/* Takes Slurm's lines: "K|STATE|NUMBER|NODES|LIST". Returns how many tasks are waiting or running. */
+/* Takes Slurm's lines: "K|STATE|NUMBER|NAME|NODES|LIST". Returns how many tasks are waiting or running. */
 static size_t take_lines(struct array *self, const char *text)
 {
     size_t alive = 0;
@@ -96,8 +97,9 @@ static size_t take_lines(struct array *self, const char *text)
         self->tasks[i].runs = false;
     for (const char *line = text; *line; line += strcspn(line, "\n") + (line[strcspn(line, "\n")] == '\n')) {
         size_t index;
-        char state[32], job[32], count[16], nodes[4096] = "";
-        if (sscanf(line, "%zu|%31[A-Z_]|%31[0-9]|%15[0-9]|%4095[^\n]", &index, state, job, count, nodes) < 4 ||
+        char state[32], job[32], name[256], count[16], nodes[4096] = "";
+        if (sscanf(line, "%zu|%31[A-Z_]|%31[0-9]|%255[^|\n]|%15[0-9]|%4095[^\n]", &index, state, job, name, count,
+                   nodes) < 5 ||
             index >= MOST_TASKS)
             continue;
         struct task *task = &self->tasks[index];
@@ -113,7 +115,7 @@ static size_t take_lines(struct array *self, const char *text)
             continue;
         }
         snprintf(task->job, sizeof task->job, "%s", job);
-        start_agent(self, index, nodes, count);
+        start_agent(self, index, name, nodes, count);
     }
     return alive;
 }
@@ -134,7 +136,8 @@ static void follow_task(struct array *self, struct task *task, bool answered, st
 
 static void lead(struct array *self, const volatile sig_atomic_t *signals, struct buf *answer)
 {
-    const char *const look[] = {"squeue", "-h", "-a", "-r", "-j", self->job, "-t", "all", "-o", "%K|%T|%A|%D|%N", NULL};
+    const char *const look[] = {"squeue", "-h", "-a", "-r", "-j", self->job, "-t", "all", "-o", "%K|%T|%A|%j|%D|%N",
+                                NULL};
     const char *const cancel[] = {"scancel", "-Q", self->job, NULL};
     uint64_t heard_ns = clock_monotonic_ns();
     size_t alive = 1;

@@ -110,6 +110,7 @@ int pool_job_leave(struct pool_job *self, struct cb_err *err)
 {
     uint64_t lasts_ns = self->pool.expires_wall_ns - self->pool.created_wall_ns + POOL_MARGIN_NS + MINUTE_NS;
     const struct give_back request = {.job = self->share.job,
+                                      .name = self->pool.id,
                                       .until_wall_ns = self->share.began_wall_ns + lasts_ns,
                                       .signals = self->signals,
                                       .log = log_text,

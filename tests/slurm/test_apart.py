@@ -371,6 +371,27 @@ def test_nodes_of_a_run_whose_salloc_dies_while_slurm_is_silent_are_given_back(a
     apart.until(lambda: " R " not in apart.queue())  # Slurm may take a minute to complete it
 
 
+def test_a_job_that_has_the_number_of_one_that_slurm_has_forgotten_is_left_alone(apart):
+    apart.start("forgotten", *SLOW, "slurm.time=10h")
+    apart.until_it_saves("forgotten")
+    log = apart.there / "runs/forgotten/attempts/1/logs/agent.log"
+    job = json.loads((apart.there / "runs/forgotten/job.json").read_text())["job"]
+    agent = apart.process("ckptbench-agent", "/runs/forgotten")
+    slurm.stop_controller(apart.service)
+    os.kill(apart.process("salloc", "/runs/forgotten"), signal.SIGKILL)
+    until(lambda: log.exists() and "cannot be cancelled yet" in log.read_text())
+    os.kill(agent, signal.SIGSTOP)  # until there is the other job
+    try:
+        slurm.forget_jobs(apart.service)
+        words = ("sbatch", "--parsable", "--hold", "--wrap=true")
+        others = [slurm.call(*words, env=slurm.clean_environment(apart.service)).stdout.strip() for _ in range(int(job))]  # from 1 on
+    finally:
+        os.kill(agent, signal.SIGCONT)
+    assert others[-1] == job
+    until(lambda: "was cancelled in attempt" in log.read_text())
+    assert job in apart.queue().split()
+
+
 @IN_TURN
 def test_a_held_pool_ends_with_its_budget_whoever_looks(shared):
     pool = shared.start_pool("short", "mode=hold", "nodes=3", "for=10m", f"budget={3 * 20 / 3600}")
