@@ -88,6 +88,7 @@ static const struct {
     {5011, "the CUDA driver failed"},
     {5013, "the memory is not the GPU's"},
     {5014, "the memory is not all the GPU's"},
+    {5016, "more than the GPU memory that may be pinned"},
     {5018, "not a regular file"},
     {5019, "the file is open in a wrong way"},
     {5020, "the file is not open with O_DIRECT"},
@@ -96,6 +97,10 @@ static const struct {
     {5029, "nvidia-fs does not know the GPU"},
     {5030, "an internal error"},
     {5033, "nvidia-fs could not be set up"},
+    {5034, "it is disabled for this file"},
+    {5036, "the GPU's memory could not be pinned"},
+    {5044, "a transfer failed"},
+    {5049, "it needs its compatibility mode, which is off"},
 };
 
 static const char *name_of(int code)

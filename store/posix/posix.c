@@ -22,6 +22,7 @@
 #include "core/units.h"
 
 #define MAX_FALLBACK_THREADS 32
+#define PROBE_NAME_BYTES 64
 #define HUGE_PAGE ((uintptr_t)2 << 20)
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25 /* since Linux 6.1 */
@@ -119,14 +120,20 @@ static int open_root(struct posix_names *names, bool read_only, struct cb_err *e
     }
 }
 
+/* For a file that exists for a moment. */
+static void name_probe_file(char name[PROBE_NAME_BYTES])
+{
+    snprintf(name, PROBE_NAME_BYTES, ".ckptbench-probe-%ld-%" PRIu64, (long)getpid(), clock_wall_ns());
+}
+
 /* An unnamed file, or one that has a name for a moment, to find out whether and how files can be written. */
 static int open_probe_file(const struct posix_names *names)
 {
     int fd = openat(names->root_fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd >= 0 || errno == EACCES || errno == EROFS || errno == ENOSPC || errno == EDQUOT)
         return fd;
-    char name[64];
-    snprintf(name, sizeof(name), ".ckptbench-probe-%ld-%" PRIu64, (long)getpid(), clock_wall_ns());
+    char name[PROBE_NAME_BYTES];
+    name_probe_file(name);
     fd = openat(names->root_fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd >= 0)
         unlinkat(names->root_fd, name, 0);
@@ -201,27 +208,39 @@ static bool is_in_memory(const struct posix_store *self)
     return all;
 }
 
-/* Finds out whether all mounts can exchange bytes with device memory. */
+/* Finds out whether a mount can exchange bytes with device memory. The file keeps its name until it is closed: cuFile accepts
+ * no unnamed one. */
+static int try_device_file(const struct posix_names *names, struct device_files *files, struct cb_err *err)
+{
+    char name[PROBE_NAME_BYTES];
+    void *file = NULL;
+    name_probe_file(name);
+    int fd = openat(names->root_fd, name, O_RDWR | O_CREAT | O_EXCL | O_DIRECT | O_CLOEXEC, 0600);
+    if (fd < 0 && errno == EINVAL) { /* some systems make the file all the same */
+        unlinkat(names->root_fd, name, 0);
+        return cb_fail(err, CB_ERR_UNSUPPORTED, "store '%s' cannot do O_DIRECT: the file system refuses the flag",
+                       names->root);
+    }
+    if (fd < 0)
+        return refuse_read_only(names, errno, err);
+    int rc = files->ops->open(files, fd, &file, err);
+    if (!rc)
+        files->ops->close(files, file);
+    close(fd);
+    unlinkat(names->root_fd, name, 0);
+    return rc ? cb_context(err, "store '%s'", names->root) : 0;
+}
+
+/* Finds out whether all mounts can do it. */
 static int try_device_files(const struct posix_store *self, struct cb_err *err)
 {
-    struct device_files *files = self->device_files;
+    int rc = 0;
     if (!self->direct.possible)
         return cb_fail(err, CB_ERR_UNSUPPORTED, "store '%s' cannot do O_DIRECT: %s", self->roots[0].root,
                        self->direct.reason);
-    for (uint32_t i = 0; i < self->root_count && !self->read_only; i++) {
-        void *file = NULL;
-        int fd = open_probe_file(&self->roots[i]);
-        if (fd < 0)
-            return refuse_read_only(&self->roots[i], errno, err);
-        int rc = fcntl(fd, F_SETFL, O_DIRECT) ? cb_fail_errno(err, errno, "store '%s': O_DIRECT", self->roots[i].root)
-                                              : files->ops->open(files, fd, &file, err);
-        if (!rc)
-            files->ops->close(files, file);
-        close(fd);
-        if (rc)
-            return cb_context(err, "store '%s'", self->roots[i].root);
-    }
-    return 0;
+    for (uint32_t i = 0; i < self->root_count && !self->read_only && !rc; i++)
+        rc = try_device_file(&self->roots[i], self->device_files, err);
+    return rc;
 }
 
 static void set_capabilities(struct posix_store *self, uint32_t depth)

@@ -11,6 +11,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -157,8 +158,15 @@ __attribute__((visibility("default"))) error cuFileDriverGetProperties(void *pro
 
 __attribute__((visibility("default"))) error cuFileHandleRegister(void **file, descriptor *what)
 {
-    if (what->type != 1 || !(fcntl(what->file.fd, F_GETFL) & O_DIRECT))
+    constexpr int refused = (O_TMPFILE & ~O_DIRECTORY) | O_APPEND | O_NONBLOCK | O_NOFOLLOW | O_NOATIME;
+    int flags = fcntl(what->file.fd, F_GETFL);
+    struct stat status;
+    if (flags < 0 || flags & refused)
+        return {5019, 0};
+    if (what->type != 1 || !(flags & O_DIRECT))
         return {5020, 0};
+    if (fstat(what->file.fd, &status) || status.st_nlink == 0) /* it looks for the file's path */
+        return {5018, 0};
     if (broken("no-filesystem"))
         return {5008, 0};
     std::lock_guard<std::mutex> guard(lock);

@@ -35,7 +35,9 @@ def model(place, *shapes):
 def run(place, *words, code=0, store=None):
     store = store or place / "store"
     store.mkdir(exist_ok=True)
-    return json.loads(ckptbench(place, "run", "--json", f"store={store}", *WORDS, *words, code=code).stdout)
+    told = json.loads(ckptbench(place, "run", "--json", f"store={store}", *WORDS, *words, code=code).stdout)
+    assert not list(store.glob(".ckptbench-probe*"))
+    return told
 
 
 def total(place, metric, op, run="LATEST"):
