@@ -15,7 +15,7 @@ struct cuda_lane {
     uint64_t recorded, done;
 };
 
-/* Events with times. The first was recorded when the monotonic clock showed `base_ns`; a mark is the index of another. */
+/* Events with times. The first was over when the monotonic clock showed `base_ns`; a mark is the index of another. */
 struct cuda_marks {
     cudaEvent_t *events; /* kept until the device is closed, and recorded again after begin_marks */
     size_t made, room;

@@ -239,16 +239,19 @@ int cuda_mark(struct cuda_device *self, cudaStream_t stream, uint64_t *mark, str
     return rc;
 }
 
-/* On an idle stream the event gets its time as soon as the GPU sees it. */
+/* The event is over between two readings of the clock, so their middle is wrong by at most half of what is between them. */
 static int device_begin_marks(struct device *device, struct cb_err *err)
 {
     struct cuda_device *self = cast(device);
     uint64_t base;
     int rc = cuda_use(self, err);
     self->marks.count = 0;
+    uint64_t before_ns = clock_monotonic_ns();
     if (!rc)
         rc = cuda_mark(self, self->work.stream, &base, err);
-    self->marks.base_ns = clock_monotonic_ns();
+    if (!rc)
+        rc = cuda_check(cudaEventSynchronize(self->marks.events[base]), err, "waiting for the first time of a step");
+    self->marks.base_ns = before_ns + (clock_monotonic_ns() - before_ns) / 2;
     return rc;
 }
 

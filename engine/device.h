@@ -65,10 +65,11 @@ struct device_ops {
     int (*poll)(struct device *self, uint64_t event, bool *done, struct cb_err *err);
     /* CB_ERR_TIMEOUT at the monotonic deadline. */
     int (*wait)(struct device *self, uint64_t event, uint64_t deadline_ns, struct cb_err *err);
-    /* Times on the device, for traces; they never wait. `begin_marks` forgets all marks, and compares the device's clock with
-     * the monotonic clock: nothing may be pending. `mark` marks the moment at which everything queued so far, copies and
-     * operations, is done. `mark_ns` is that moment by the monotonic clock, within some microseconds; CB_ERR_ABORTED if it
-     * has not come yet. NULL if the device has no memory of its own. */
+    /* Times on the device, for traces. `begin_marks`, once for each step that is traced, forgets all marks, and compares the
+     * device's clock with the monotonic clock: nothing may be pending, and it waits until the device has told its time. The
+     * others never wait. `mark` marks the moment at which everything queued so far, copies and operations, is done.
+     * `mark_ns` is that moment by the monotonic clock, within some microseconds; CB_ERR_ABORTED if it has not come yet.
+     * NULL if the device has no memory of its own. */
     int (*begin_marks)(struct device *self, struct cb_err *err);
     int (*mark)(struct device *self, uint64_t *mark, struct cb_err *err);
     int (*mark_ns)(struct device *self, uint64_t mark, uint64_t *ns, struct cb_err *err);

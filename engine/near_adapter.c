@@ -9,6 +9,7 @@
 #include "engine/gpu_place.h"
 
 #define UCX_VARIABLE "UCX_NET_DEVICES"
+#define UCX_TRANSPORTS "UCX_TLS" /* some have no adapters: then UCX finds nothing behind ours */
 #define NCCL_VARIABLE "NCCL_IB_HCA"
 
 /* Whether a configuration file has a line "NAME=…"; the environment would override it. */
@@ -27,8 +28,7 @@ static bool file_sets(const char *path, const char *name)
     return found;
 }
 
-/* Who has set a variable already, in `who`; false if nobody has. `folder` (NULL: the user's home) and `name` make a
- * configuration file. */
+/* Who has set a variable already, in `who`; false if nobody has. `files` ends with NULL; an empty name is no file. */
 static bool is_set(const char *variable, const char *const files[], char *who, size_t room)
 {
     const char *value = getenv(variable);
@@ -47,11 +47,14 @@ static bool is_set(const char *variable, const char *const files[], char *who, s
 
 static bool ucx_is_set(char *who, size_t room)
 {
-    char own[PATH_MAX] = "";
-    const char *folder = getenv("UCX_CONFIG_DIR");
+    char own[PATH_MAX] = "", home[PATH_MAX] = "";
+    const char *folder = getenv("UCX_CONFIG_DIR"), *user = getenv("HOME");
     if (folder)
         snprintf(own, sizeof own, "%s/ucx.conf", folder);
-    return is_set(UCX_VARIABLE, (const char *const[]){own, "/etc/ucx/ucx.conf", NULL}, who, room);
+    if (user)
+        snprintf(home, sizeof home, "%s/ucx.conf", user);
+    const char *const files[] = {"./ucx.conf", own, home, "/etc/ucx/ucx.conf", NULL}; /* each overrides the next */
+    return is_set(UCX_VARIABLE, files, who, room) || is_set(UCX_TRANSPORTS, files, who, room);
 }
 
 static bool nccl_is_set(char *who, size_t room)
@@ -60,7 +63,7 @@ static bool nccl_is_set(char *who, size_t room)
     const char *own = getenv("NCCL_CONF_FILE"), *user = getenv("HOME");
     if (user)
         snprintf(home, sizeof home, "%s/.nccl.conf", user);
-    return is_set(NCCL_VARIABLE, (const char *const[]){own ? own : home, "/etc/nccl.conf", NULL}, who, room);
+    return is_set(NCCL_VARIABLE, (const char *const[]){own && *own ? own : home, "/etc/nccl.conf", NULL}, who, room);
 }
 
 /* Why the near adapters say nothing, or NULL. */

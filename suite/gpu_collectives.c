@@ -59,7 +59,7 @@ int suite_gpu_everybody(struct suite *suite, int code, const struct cb_err *why,
     char text[64];
     int rc = comm_agree(suite->comm, code, 0, suite_deadline(suite), &agreement, err);
     *all = !rc && !agreement.code;
-    if (rc || *all)
+    if (rc || *all || !what)
         return rc;
     snprintf(text, sizeof text, "rank %" PRIu32 " cannot", agreement.failed_rank);
     suite_skip(suite, what, code ? why->message : text);
@@ -287,8 +287,8 @@ static int measure_overlaps(struct suite *suite, struct collective_run *run, str
     return rc;
 }
 
-/* Skipped with the reason if a device lacks such products or the memory for them. */
-static int measure_beside_products(struct suite *suite, struct collective_run *run, struct sample *sample,
+/* Skipped, with the reason after the last iteration, if a device lacks such products or the memory for them. */
+static int measure_beside_products(struct suite *suite, struct collective_run *run, struct sample *sample, bool last,
                                    struct cb_err *err)
 {
     const struct device_plugin_ops *ops = suite->gpu.plugin.ops;
@@ -296,7 +296,7 @@ static int measure_beside_products(struct suite *suite, struct collective_run *r
     struct cb_err why = {0};
     bool all;
     int opened = device ? ops->open_gemm(device, DEVICE_MEASURE_GEMM_BF16, PRODUCT_ROWS, &run->gemm, &why) : 0;
-    int rc = suite_gpu_everybody(suite, opened, &why, "gpu.overlap", &all, err);
+    int rc = suite_gpu_everybody(suite, opened, &why, last ? "gpu.overlap" : NULL, &all, err);
     if (rc || !all)
         return rc;
     rc = measure_overlaps(suite, run, sample, err);
@@ -381,7 +381,7 @@ int suite_gpu_collectives(struct suite *suite, struct sample *sample, bool last,
     if (!rc)
         rc = measure_all(suite, &run, sample, last, err);
     if (!rc)
-        rc = measure_beside_products(suite, &run, sample, err);
+        rc = measure_beside_products(suite, &run, sample, last, err);
     if (!rc)
         rc = measure_pairs(suite, &run, sample, last, err);
     /* Memory can only be freed when no operation is in flight: one that waits for a missing rank never ends. */

@@ -85,8 +85,8 @@ void suite_gpu_close(struct suite *self);
 
 /* NCCL between the devices, alone and beside matrix products; called by all ranks, also those without a device. */
 int suite_gpu_collectives(struct suite *self, struct sample *sample, bool last, struct cb_err *err) CB_MUST_CHECK;
-/* *all: whether every rank succeeded. If not, reports the test as skipped, with this rank's reason or the number of a
- * rank that failed. Collective. */
+/* *all: whether every rank succeeded. If not, reports the test `what` (NULL: reports nothing) as skipped, with this rank's
+ * reason or the number of a rank that failed. Collective. */
 int suite_gpu_everybody(struct suite *self, int code, const struct cb_err *why, const char *what, bool *all,
                         struct cb_err *err) CB_MUST_CHECK;
 

@@ -231,6 +231,7 @@ static inline int fake_begin_marks(struct device *device, struct cb_err *err)
 {
     (void)err;
     ((struct fake_device *)device)->mark_count = 0;
+    ((struct fake_device *)device)->waits++;
     return 0;
 }
 

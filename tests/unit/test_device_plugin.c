@@ -565,6 +565,7 @@ static void choose_adapters(const char *name, const char *pci, uint32_t local_ra
     char path[128];
     snprintf(path, sizeof path, "%s/%s", folder, name);
     unsetenv("UCX_NET_DEVICES");
+    unsetenv("UCX_TLS");
     unsetenv("NCCL_IB_HCA");
     setenv("HOME", folder, 1);
     setenv("UCX_CONFIG_DIR", folder, 1);
@@ -607,10 +608,51 @@ static void what_a_user_has_set_stays(void **unused)
     assert_null(getenv("NCCL_IB_HCA"));
     assert_non_null(strstr(text, "ucx.conf sets UCX_NET_DEVICES); NCCL left alone ("));
     assert_non_null(strstr(text, ".nccl.conf sets NCCL_IB_HCA)"));
+    setenv("NCCL_CONF_FILE", "", 1); /* names no other file */
+    choose_adapters("kept", "0000:15:00.0", 0, text);
+    assert_non_null(strstr(text, ".nccl.conf sets NCCL_IB_HCA)"));
+    unsetenv("NCCL_CONF_FILE");
     write_file("ucx.conf", "");
     write_file(".nccl.conf", "#NCCL_IB_HCA=mlx5_1\n");
     choose_adapters("kept", "0000:15:00.0", 0, text);
     assert_string_equal(getenv("UCX_NET_DEVICES"), "mlx5_0:1");
+}
+
+/* UCX looks in several folders. Its transports count as well, since some have no adapters. */
+static void ucx_is_left_alone_where_any_of_its_files_sets_its_adapters_or_transports(void **unused)
+{
+    (void)unused;
+    static const char *const files[] = {"home/ucx.conf", "configured/ucx.conf", "current/ucx.conf"};
+    static const char *const lines[] = {"UCX_NET_DEVICES=mlx5_1:1\n", "UCX_TLS=tcp\n"};
+    static const char *const reasons[] = {"ucx.conf sets UCX_NET_DEVICES); NCCL", "ucx.conf sets UCX_TLS); NCCL"};
+    char text[NEAR_ADAPTER_BYTES], sysfs[128], path[128], before[4096];
+    make_dgx("ucx");
+    make_folders("home");
+    make_folders("configured");
+    make_folders("current");
+    snprintf(sysfs, sizeof sysfs, "%s/ucx", folder);
+    snprintf(path, sizeof path, "%s/home", folder);
+    setenv("HOME", path, 1);
+    snprintf(path, sizeof path, "%s/configured", folder);
+    setenv("UCX_CONFIG_DIR", path, 1);
+    snprintf(path, sizeof path, "%s/current", folder);
+    assert_non_null(getcwd(before, sizeof before));
+    unsetenv("UCX_NET_DEVICES");
+    unsetenv("UCX_TLS");
+    for (size_t i = 0; i < 6; i++) {
+        write_file(files[i / 2], lines[i % 2]);
+        assert_int_equal(chdir(path), 0);
+        near_adapter_set(sysfs, "0000:15:00.0", 0, text, sizeof text);
+        assert_int_equal(chdir(before), 0);
+        write_file(files[i / 2], "");
+        assert_null(getenv("UCX_NET_DEVICES"));
+        assert_non_null(strstr(text, reasons[i % 2]));
+    }
+    setenv("UCX_TLS", "tcp", 1);
+    near_adapter_set(sysfs, "0000:15:00.0", 0, text, sizeof text);
+    unsetenv("UCX_TLS");
+    assert_null(getenv("UCX_NET_DEVICES"));
+    assert_non_null(strstr(text, "MPI left alone (UCX_TLS=tcp is set); NCCL"));
 }
 
 /* Two GPUs and two adapters behind one switch, and an adapter elsewhere: as in a DGX A100. */
@@ -705,6 +747,7 @@ int main(void)
         cmocka_unit_test(a_rank_runs_near_its_device_and_says_where),
         cmocka_unit_test(each_rank_gives_mpi_the_adapter_of_its_gpu_and_nccl_those_of_all_gpus),
         cmocka_unit_test(what_a_user_has_set_stays),
+        cmocka_unit_test(ucx_is_left_alone_where_any_of_its_files_sets_its_adapters_or_transports),
         cmocka_unit_test(ranks_take_turns_with_adapters_that_are_equally_near),
         cmocka_unit_test(where_there_is_nothing_to_choose_nothing_is_set),
         cmocka_unit_test(lists_of_cores_are_read),

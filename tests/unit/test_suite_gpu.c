@@ -407,6 +407,9 @@ static void products_that_one_device_cannot_have_leave_the_overlap_out(void **un
             snprintf(why, sizeof why, "gpu.overlap=rank %u cannot\n", gemm_refused_by - 1);
         assert_non_null(strstr(ranks[0].suite.page->facts, why));
         end(ranks, RANKS);
+        assert_int_equal(run(ranks, RANKS, 0, false, true, 0), 0); /* told once, after the last iteration */
+        assert_null(strstr(ranks[0].suite.page->facts, "gpu.overlap"));
+        end(ranks, RANKS);
     }
     gemm_refused_by = 0;
 }
