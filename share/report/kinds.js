@@ -89,7 +89,7 @@ function answerOfSuite(run) {
     const outliers = outliersOfSuite(run);
     if (outliers.length) return outliers.map((text) => says(text, "bad"));
     const count = run.nodes.names.length;
-    return [says(count >= FEWEST ? `None of ${plural(count, "node")} is an outlier.` : `Measured on ${plural(Math.max(count, 1), "node")}: outliers need at least ${FEWEST}.`)];
+    return [says(count >= FEWEST ? `None of ${plural(count, "node")} is an outlier.` : `Measured on ${plural(Math.max(count, 1), "node")}, too few to call one an outlier.`)];
 }
 
 // What the hooks of `watch` saw of a training.

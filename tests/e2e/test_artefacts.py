@@ -58,6 +58,8 @@ CHANGED = {
     r"load\\?\.dataset|other files from the store at this rate|dataset_bytes|read beside the load|rate of these reads": "load.dataset is new",
     r"io\\?\.gds|saves and loads go between files and the GPU|by cuFile|pinned memory \(off\)|run fails with the reason\), through": "io.gds is new",
     r"^ *adapter  |^\s*adapter\) |^\\fBadapter\\fR|give MPI \(UCX|network adapter near each|near the GPUs of the machine": "adapter is new",
+    r"gpu_overlap_|matrix products in bf16 \(8192 rows\)|one NCCL all.*alone|these products at once, on two|shorter of the two that|same with an NCCL":
+        "the suite measures overlap on GPUs",
     r"exploratory, p = 0\.047$": "p of 3 tied values against 3 is counted: 0.1",
     r"URL of an S3 server, as": "s3.endpoint is one or several",
     r"HOME/runs; runs whose|folders under HOME/runs\.|^(gone )?are kept\.": "runs whose folder is gone leave the history",

@@ -58,7 +58,7 @@ def test_the_library_is_told_of_cuda_tensors_their_device_and_stream_and_others_
         (first,), (second,), (third,) = (tensor.regions for tensor in reached)
         assert first.memory is here and third.memory is host and second.memory.tolist() == [0, 1, 2, 3] and waited == [there.device]
         state = _library.State(reached, {}, {})
-        rows = state.kept[2]
+        rows = state.kept[1][1]
         width = len(rows) // 3
         print([tuple(rows[start + width - 2 : start + width]) for start in range(0, len(rows), width)])
         """)
