@@ -8,6 +8,7 @@ import argparse
 import json
 import mmap
 import os
+import random
 import resource
 import shutil
 import statistics
@@ -272,8 +273,9 @@ def write_model(bench, name, tensors, more=""):
 
 
 def bench_async(bench):
-    """What training waits for, 2 ranks x 1 GiB in memory; nothing else runs while it copies. All take turns, so that each
-    round has one of each, and the rounds begin with another one. The gap is long enough for a save to be durable before the next."""
+    """What training waits for, 2 ranks x 1 GiB in memory; nothing else runs while it copies. Each round has one of each, in
+    random order: what ran before decides how much memory the host must give back. The gap is long enough for a save to be
+    durable before the next."""
     model = write_model(bench, "async", 32)
     copier = Copier(bench, GIB)
 
@@ -293,8 +295,7 @@ def bench_async(bench):
     try:
         memcpy()
         for index in range(bench.pairs):
-            at = index % len(names)
-            rounds.append({name: clients[name]() for name in names[at:] + names[:at]})
+            rounds.append({name: clients[name]() for name in random.Random(index).sample(names, len(names))})
     finally:
         copier.close()
     for name in names[1:]:
