@@ -33,6 +33,7 @@ HostKey {folder}/host_ecdsa
 HostKey {folder}/host_rsa
 Banner {folder}/banner
 PermitUserEnvironment HOME,SLURM_*,SBATCH_*
+AcceptEnv CKPTBENCH_CUDA_PLUGIN CUDA_ON_CPU_*
 PidFile {folder}/sshd.pid
 AuthorizedKeysFile {folder}/authorized_keys
 StrictModes no
