@@ -134,7 +134,7 @@ static void sort_chunks(struct stored_collector *self)
     self->sorted = true;
 }
 
-/* The first chunk of the tensor at this offset or after it; NULL if there is none. Chunks are sorted. */
+/* The first chunk of the tensor that does not lie before this offset, or NULL. The chunks must be sorted. */
 static struct stored_chunk *find_chunk(struct stored_collector *self, const struct stored_tensor *tensor,
                                        const struct region *at)
 {

@@ -273,7 +273,7 @@ static int load(struct cufile_calls *calls, struct cb_err *err)
     return rc;
 }
 
-/* Compatibility mode is allowed unless cuFile is told otherwise: by this call, or by its configuration file. */
+/* cuFile may use its compatibility mode unless a call or its configuration file forbids that. */
 static int forbid_compatibility(const struct cufile_calls *calls, struct cb_err *err)
 {
     const char *forced = getenv(FORCE_VARIABLE);

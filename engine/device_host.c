@@ -110,7 +110,7 @@ static uint64_t bytes_of(const struct device_copy *copy)
     return copy->row_bytes * copy->rows;
 }
 
-/* Takes the next chunk, with the lock held. False if there is none left. */
+/* Takes the next chunk; false if all are taken. The caller holds the lock. */
 static bool take_chunk(struct host *self, struct chunk *chunk)
 {
     *chunk = (struct chunk){.first = self->next, .at = self->at};

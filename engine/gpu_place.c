@@ -97,7 +97,7 @@ static void look_at_class(struct search *self, const char *sysfs, const char *cl
     closedir(listed);
 }
 
-/* The folder of a PCI device, without links; false if there is none. */
+/* Finds the folder of a PCI device in /sys, with all links resolved. False if there is no such device. */
 static bool find_device(const char *sysfs, const char *pci, char folder[PATH_MAX])
 {
     char link[PATH_MAX], lower[64];

@@ -10,7 +10,7 @@
 struct gds {
     struct device_files *files; /* NULL: through pinned memory */
     bool required;              /* io.gds=on */
-    char reason[512];           /* why there are none, with io.gds=auto; "" with io.gds=off */
+    char reason[512];           /* with io.gds=auto: why `files` is NULL; else "" */
 };
 
 /* Decides, and opens what the device has for it. With io.gds=on it fails if that is not possible: CB_ERR_USAGE if another

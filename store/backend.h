@@ -35,7 +35,7 @@ struct backend {
 /* First member of every backend's own object. */
 struct backend_object {
     uint64_t length;
-    const char *mount; /* of a store of several mounts, the one that holds it, for messages; else NULL */
+    const char *mount; /* for messages: in a store of several mounts, the mount that the object is on; else NULL */
 };
 
 struct backend_request {

@@ -83,17 +83,23 @@ static struct trace_event *next_event(struct trace *self, enum trace_track track
     return event;
 }
 
+static struct trace_event *add_event(struct trace *self, enum trace_track track, const char *name, uint64_t start,
+                                     uint64_t end, uint64_t bytes)
+{
+    struct trace_event *event = next_event(self, track, name);
+    if (event) {
+        event->start_ns = start;
+        event->end_ns = end;
+        event->bytes = bytes;
+    }
+    return event;
+}
+
 void trace_add(struct trace *self, enum trace_track track, const char *name, uint64_t start_ns, uint64_t end_ns,
                uint64_t bytes)
 {
-    if (!self->active || start_ns < self->start_ns) /* it began before the trace did */
-        return;
-    struct trace_event *event = next_event(self, track, name);
-    if (!event)
-        return;
-    event->start_ns = start_ns;
-    event->end_ns = end_ns;
-    event->bytes = bytes;
+    if (self->active && start_ns >= self->start_ns) /* else it began before the trace did */
+        (void)add_event(self, track, name, start_ns, end_ns, bytes);
 }
 
 #define NUMBERED "%.20s %llu"
@@ -115,13 +121,9 @@ void trace_add_marked(struct trace *self, enum trace_track track, const char *na
     if (!self->active)
         return;
     snprintf(text, sizeof text, NUMBERED, name, (unsigned long long)number);
-    struct trace_event *event = next_event(self, track, text);
-    if (!event)
-        return;
-    event->start_ns = first_mark;
-    event->end_ns = last_mark;
-    event->bytes = bytes;
-    event->marked = true;
+    struct trace_event *event = add_event(self, track, text, first_mark, last_mark, bytes);
+    if (event)
+        event->marked = true;
 }
 
 static bool take_time(struct device *device, uint64_t *mark)

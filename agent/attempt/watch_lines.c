@@ -252,8 +252,8 @@ static int read_line(struct reading *self, const struct json_value *line, struct
     return 0;
 }
 
-/* What a file holds that cannot be read is lost, and the others count. Of a task it is known that it has ended, since
- * whoever seals has the lock that tasks share while they run. */
+/* A file that cannot be read is left out, and the others count. If it is a task's, that task has ended: tasks share a lock
+ * while they run, and who seals holds it alone. */
 static void skip_file(struct reading *self, const char *name, const char *why)
 {
     size_t len = strlen(name), of_ending = strlen(WATCH_TASK_ENDING);

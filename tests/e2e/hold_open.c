@@ -45,7 +45,6 @@ static int hold_and_open(int folder, const char *path, int flags, mode_t mode)
 }
 
 int openat(int folder, const char *path, int flags, ...);
-int openat64(int folder, const char *path, int flags, ...);
 
 int openat(int folder, const char *path, int flags, ...)
 {
@@ -56,11 +55,4 @@ int openat(int folder, const char *path, int flags, ...)
     return hold_and_open(folder, path, flags, mode);
 }
 
-int openat64(int folder, const char *path, int flags, ...)
-{
-    va_list more;
-    va_start(more, flags);
-    mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(more, mode_t) : 0;
-    va_end(more);
-    return hold_and_open(folder, path, flags, mode);
-}
+int openat64(int folder, const char *path, int flags, ...) __attribute__((alias("openat")));

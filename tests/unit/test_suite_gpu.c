@@ -389,7 +389,7 @@ static void the_share_that_is_hidden_is_that_of_the_shorter(void **unused)
     assert_true(suite_overlap(2, 3, 6) == 0 && suite_overlap(2, 3, 2.5) == 1); /* slower than in turn; noise */
 }
 
-/* Where one device has no room for matrices no rank measures beside them, and the reason is told; all else is measured. */
+/* If one device has no room for the matrices, no rank measures the overlap. The reason is told, and all else is measured. */
 static void products_that_one_device_cannot_have_leave_the_overlap_out(void **unused)
 {
     (void)unused;
