@@ -37,13 +37,14 @@ def start(place, *words):
                             stderr=subprocess.PIPE, text=True)
 
 
-def wait_until_running(place, number=1, seconds=60):
-    """Until the agent of the n-th run says that ranks are at work."""
+def wait_until_running(place, seconds=60, **more):
+    """Until the agent says that ranks are at work, and what else is asked for (op="save")."""
+    wanted = dict(more, state="running")
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         for path in (place / "home/runs").glob("*/attempts/*/progress.json"):
             try:
-                if json.loads(path.read_text()).get("state") == "running":
+                if wanted.items() <= json.loads(path.read_text()).items():
                     return path.parents[2].name
             except (OSError, ValueError):
                 pass
@@ -448,7 +449,7 @@ def test_interrupted_once_a_run_ends_in_order_and_is_recorded(place):
 
 def test_interrupted_twice_a_run_stops_now_and_is_sealed(place):
     process = start(place, *TINY, "store=fault:delay=2s:./store", "iterations=1000", "--json")
-    wait_until_running(place)
+    wait_until_running(place, op="save")  # which lasts seconds: before it, the first signal would be enough
     process.send_signal(signal.SIGINT)
     for line in process.stderr:  # two signals sent at once may be one
         if "once more stops it now" in line:

@@ -7,7 +7,6 @@ import re
 import signal
 import struct
 import subprocess
-import tempfile
 import termios
 from pathlib import Path
 
@@ -15,7 +14,6 @@ import pytest
 
 from harness import BUILD
 from nodes_harness import Run
-from train_harness import PLUGIN
 
 SSHD = os.environ.get("CKPTBENCH_TEST_SSHD")
 needs_sshd = pytest.mark.skipif(not SSHD, reason="no sshd (CKPTBENCH_TEST_SSHD, see tests/services/sshd.py)")
@@ -96,26 +94,6 @@ def test_killed_agent_of_a_host_is_named(hosts):
     manifest = run.finish()
     assert manifest["outcome"] == "infrastructure" and manifest["message"].startswith("node node-b is lost")
     run.assert_nothing_left(stale_pages=True)
-
-
-@needs_sshd
-@pytest.mark.skipif(PLUGIN is None, reason="the plugin's source is not built for the processor in this build")
-def test_gpus_of_two_hosts_train_as_ranks_without_a_gpu_do(tmp_path):
-    """Over the CUDA plugin's own source, built for the processor (tests/cuda_on_cpu)."""
-    losses = {}
-    (tmp_path / "ssh").write_text(f'#!/bin/sh\nexec {SSHD}/bin/ssh -o "SendEnv=CKPTBENCH_CUDA_PLUGIN CUDA_ON_CPU_*" "$@"\n')
-    (tmp_path / "ssh").chmod(0o755)
-    with tempfile.TemporaryDirectory(prefix="nccl-", dir="/tmp") as messages:  # NCCL's ids have room for a short name
-        gpus = {"CKPTBENCH_CUDA_PLUGIN": str(PLUGIN), "CUDA_ON_CPU_DEVICES": "1", "CUDA_ON_CPU_FOLDER": messages, "CUDA_ON_CPU_BYTES": str(96 << 20),
-                "CUDA_ON_CPU_STAYS_OPEN": "1", "CUDA_ON_CPU_NODE_IN": "OMPI_COMM_WORLD_RANK"}  # each node has one rank
-        for device in ("cpu", "cuda"):
-            command = [BUILD / "ckptbench", "run", "--json", "hosts=node-a,node-b", "workload=train", "model=gpt2-tiny", "ranks=2", f"device={device}",
-                       f"store={tmp_path}/{device}", "layers=1", "train.batch_size=2", "train.seq_length=6", "train.steps=3", "train.checkpoint_every=2"]
-            result = subprocess.run(command, env=environment(tmp_path, CKPTBENCH_HOME=str(tmp_path / device / "home"), **gpus), stdin=subprocess.DEVNULL,
-                                    capture_output=True, text=True, timeout=200)
-            assert result.returncode == 0, result.stderr + result.stdout
-            losses[device] = json.loads(result.stdout)["metrics"]["step.loss"]["median"]
-    assert losses["cuda"] == pytest.approx(losses["cpu"], rel=1e-5)
 
 
 @needs_sshd

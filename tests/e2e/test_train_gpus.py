@@ -2,6 +2,7 @@
 send in files. Their losses and what they exchange are those of the same ranks without devices."""
 import json
 import math
+import os
 import shutil
 import tempfile
 
@@ -10,6 +11,7 @@ import pytest
 from harness import ROOT, ckptbench
 from train_harness import PLUGIN, facts, losses, train, values
 
+SSHD = os.environ.get("CKPTBENCH_TEST_SSHD")
 TOLERANCE = 1e-5
 pytestmark = pytest.mark.skipif(PLUGIN is None, reason="the plugin's source is not built for the processor in this build")
 TINY = ("layers=1", "train.seq_length=6", "train.steps=3", "train.backward_prefetch=BACKWARD_PRE")
@@ -161,3 +163,14 @@ def test_without_cupti_a_trace_has_the_times_of_stages_and_says_why_no_kernels(t
     trace = json.loads(next((tmp_path / f"home/runs/{run}/attempts/1/traces").rglob("rank-0.pt.trace.json")).read_text())
     assert {event["name"] for event in trace["traceEvents"] if event["ph"] == "X"} >= {"forward 0", "backward 0", "optimizer"}
     assert not [event for event in trace["traceEvents"] if event["ph"] == "M" and "stream" in event["args"].get("name", "")]
+
+
+@pytest.mark.skipif(not SSHD, reason="no sshd (CKPTBENCH_TEST_SSHD, see tests/services/sshd.py)")
+def test_gpus_of_two_hosts_have_the_losses_of_ranks_without(tmp_path, gpus, monkeypatch):
+    (tmp_path / "ssh").write_text(f'#!/bin/sh\nexec {SSHD}/bin/ssh -o "SendEnv=CKPTBENCH_CUDA_PLUGIN CUDA_ON_CPU_*" "$@"\n')
+    (tmp_path / "ssh").chmod(0o755)
+    for name, value in {"PATH": f"{tmp_path}:{os.environ['PATH']}", "OMPI_MCA_btl": "self,tcp", "OMPI_MCA_btl_tcp_if_include": "lo",
+                        "CUDA_ON_CPU_DEVICES": "1", "CUDA_ON_CPU_NODE_IN": "OMPI_COMM_WORLD_RANK"}.items():  # each node has one rank
+        monkeypatch.setenv(name, value)
+    here, there = both(tmp_path, "hosts=node-a,node-b", "ranks=2", "train.batch_size=2", "train.checkpoint_every=2")
+    same(losses(there), losses(here))
