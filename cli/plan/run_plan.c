@@ -160,12 +160,6 @@ static int check_needs(const struct experiment *experiment, const struct workloa
 
 /* ---- checking combinations ---- */
 
-/* The remarks logged so far, so that a remark about several members of a sweep is logged once. */
-struct remarks {
-    char **texts;
-    size_t count;
-};
-
 static int remark(struct remarks *self, const char *text, struct cb_err *err)
 {
     for (size_t i = 0; i < self->count; i++)
@@ -302,6 +296,19 @@ static int note_unused_keys(const struct experiment *experiment, struct remarks 
     return rc;
 }
 
+int run_plan_remark(const struct experiment *experiment, const struct workload *workload, struct remarks *remarks,
+                    struct cb_err *err)
+{
+    int rc = note_unused_layers(experiment, workload, remarks, err);
+    return rc ? rc : note_unused_keys(experiment, remarks, err);
+}
+
+void remarks_release(struct remarks *self)
+{
+    alloc_free_texts(self->texts, self->count);
+    *self = (struct remarks){0};
+}
+
 /* Checks all keys of a combination and computes its number of ranks. */
 static int check_combination(const struct experiment *experiment, bool elsewhere, struct world *world,
                              struct remarks *remarks, struct cb_err *err)
@@ -313,9 +320,7 @@ static int check_combination(const struct experiment *experiment, bool elsewhere
     if (rc == 0 && !elsewhere)
         rc = check_needs(experiment, &workload, err);
     if (rc == 0)
-        rc = note_unused_layers(experiment, &workload, remarks, err);
-    if (rc == 0)
-        rc = note_unused_keys(experiment, remarks, err);
+        rc = run_plan_remark(experiment, &workload, remarks, err);
     if (rc == 0)
         *world = world_of(experiment, &workload);
     workload_release(&workload);
@@ -348,7 +353,7 @@ static int check_members(const struct run_plan *self, bool elsewhere, struct cb_
                                 experiment_u64(member->experiment, OPT_WARMUP),
                             "train.steps - warmup", err);
     }
-    alloc_free_texts(remarks.texts, remarks.count);
+    remarks_release(&remarks);
     free(worlds);
     return rc;
 }
@@ -361,7 +366,7 @@ int run_plan_check(struct experiment *experiment, uint32_t *ranks, struct cb_err
     if (rc == 0)
         rc = check_combination(experiment, false, &world, &remarks, err);
     *ranks = world.ranks;
-    alloc_free_texts(remarks.texts, remarks.count);
+    remarks_release(&remarks);
     return rc;
 }
 

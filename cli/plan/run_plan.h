@@ -32,6 +32,15 @@ int run_plan_expand(struct run_plan *self, const struct setting_list *settings, 
 /* Checks one experiment as run_plan_expand does, but not its store's location: whether its keys agree, and whether this
  * machine has the memory and space. */
 int run_plan_check(struct experiment *experiment, uint32_t *ranks, struct cb_err *err) CB_MUST_CHECK;
+/* What has been remarked so far, so that a remark about several members of a sweep is logged once. Zero it. */
+struct remarks {
+    char **texts;
+    size_t count;
+};
+/* Remarks keys that have no effect: layers= of a model that has no more, and those that another engine does not look at. */
+int run_plan_remark(const struct experiment *experiment, const struct workload *workload, struct remarks *remarks,
+                    struct cb_err *err) CB_MUST_CHECK;
+void remarks_release(struct remarks *self);
 /* Sets the name of the sweep or run, before anything is written. */
 int run_plan_rename(struct run_plan *self, const char *id, struct cb_err *err) CB_MUST_CHECK;
 /* Sets `ranks` of an experiment for a cluster from nodes and ranks_per_node, as expanding does. CB_ERR_USAGE if a

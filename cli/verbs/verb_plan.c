@@ -212,12 +212,14 @@ static void write_json(const struct forecast *self, struct json_writer *writer)
 }
 
 static int write_forecast(struct cli *cli, const struct experiment *experiment, const struct throughput_history *book,
-                          struct json_writer *writer, struct cb_err *err)
+                          struct remarks *remarks, struct json_writer *writer, struct cb_err *err)
 {
     struct forecast forecast = {0};
     bool trains = workload_kind_of(experiment)->trains;
     int rc =
         trains ? workload_init(&forecast.workload, experiment, err) : forecast_init(&forecast, experiment, book, err);
+    if (rc == 0)
+        rc = run_plan_remark(experiment, &forecast.workload, remarks, err);
     if (rc == 0 && trains && cli->json)
         training_report_write_json(experiment, &forecast.workload, writer);
     else if (rc == 0 && trains)
@@ -256,7 +258,7 @@ static void write_varied(struct cli *cli, const struct sweep *sweep, size_t inde
 }
 
 static int write_member(struct cli *cli, const struct sweep *sweep, size_t index, const struct throughput_history *book,
-                        struct json_writer *writer, struct cb_err *err)
+                        struct remarks *remarks, struct json_writer *writer, struct cb_err *err)
 {
     bool several = sweep->combinations > 1;
     if (several && cli->json)
@@ -267,7 +269,7 @@ static int write_member(struct cli *cli, const struct sweep *sweep, size_t index
         json_write_key(writer, "plan");
     int rc = run_plan_freeze_nodes(sweep->members[index].experiment, err);
     if (rc == 0)
-        rc = write_forecast(cli, sweep->members[index].experiment, book, writer, err);
+        rc = write_forecast(cli, sweep->members[index].experiment, book, remarks, writer, err);
     if (several && cli->json)
         json_write_end_object(writer);
     return rc;
@@ -279,12 +281,14 @@ static int plan_members(struct cli *cli, const struct sweep *sweep, const struct
     char free_bytes[32];
     struct rlimits_memory memory;
     struct slow_notice *slow_notice = slow_notice_new("planning");
+    struct remarks remarks = {0};
     int rc = 0;
     rlimits_bound_memory(&memory);
     for (size_t i = 0; rc == 0 && i < sweep->count; i++)
         if (sweep->members[i].block == 1) /* repetitions change nothing here */
-            rc = write_member(cli, sweep, i, book, writer, err);
+            rc = write_member(cli, sweep, i, book, &remarks, writer, err);
     rlimits_release_memory(&memory);
+    remarks_release(&remarks);
     slow_notice_free(slow_notice);
     if (rc == CB_ERR_MEMORY && memory.available)
         cb_context(err, "the plan does not fit into the %s of memory that it may have here: plan fewer ranks",

@@ -73,6 +73,7 @@ def test_layers_that_the_model_does_not_have_are_remarked(home):
     words = "model=gpt2-tiny", "ranks=1", "store=./store"
     assert "layers=99: model=gpt2-tiny has " in home.call("render", *words, "layers=99").stderr
     assert "layers=" not in home.call("render", *words, "layers=1").stderr
+    assert home.call("plan", *words, "layers=99", "io.depth=1,2").stderr.count("layers=99: model=gpt2-tiny has ") == 1
 
 
 def kept_files(home, *words):
