@@ -53,7 +53,7 @@ struct host {
 
 #if defined(__x86_64__)
 /* Rows are streamed eight pages side by side, which keeps more of the memory's channels busy than one page after the
- * other: two ranks of 1 GiB took 0.098 s instead of 0.125 s (two cores of an Intel Xeon). */
+ * other: two threads with 1 GiB each took 0.098 s instead of 0.125 s (two cores of an Intel Xeon). */
 #define PAGE_BYTES UINT64_C(4096)
 #define PAGES_AT_ONCE 8
 
