@@ -22,6 +22,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
+import s3_peers
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
 import ckptbench.checkpoint as checkpoint  # noqa: E402
 
@@ -87,11 +89,12 @@ def planner():
     return kind(enable_plan_caching=True) if "enable_plan_caching" in inspect.signature(kind).parameters else kind()
 
 
-def connector(kind, path):
+def connector(kind, path, **options):
     from s3torchconnector import S3ClientConfig
     from s3torchconnector import dcp as library
 
-    return getattr(library, kind)(region="us-east-1", path=path, s3client_config=S3ClientConfig(force_path_style=True))
+    s3_peers.accept_empty_etags()
+    return getattr(library, kind)(region="us-east-1", path=path, s3client_config=S3ClientConfig(force_path_style=True), **options)
 
 
 class Rank:
@@ -116,7 +119,7 @@ class Rank:
         if how == "ours":
             return dict(checkpoint.save(path, self.state, **options).result())
         writer = {"dcp": self.writer, "writer": lambda path: checkpoint.Writer(path, **options),
-                  "connector": lambda path: connector("S3StorageWriter", path)}[how](path)
+                  "connector": lambda path: connector("S3StorageWriter", path, thread_count=self.threads)}[how](path)
         dcp.save(self.state, storage_writer=writer, planner=planner())
 
     def load(self, how, path, **options):
