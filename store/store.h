@@ -108,7 +108,7 @@ struct store_statistics {
     uint64_t repeated_bytes;                       /* of bodies that were transferred and must be sent again */
     uint32_t most_in_flight;
     struct time_buckets backoff; /* backoff_ns over time, since options.time_origin_ns */
-    struct histogram ttfb;       /* from the end of a request to the first byte of its reply */
+    struct histogram ttfb;       /* to a reply's first byte; from the end of the body, or the start without one */
 };
 
 struct store;
