@@ -3,7 +3,7 @@
     torchrun --nproc-per-node 2 examples/hf_trainer.py --folder /lustre/run --steps 20
     torchrun --nproc-per-node 2 examples/hf_trainer.py --folder /lustre/run --steps 30 --load /lustre/run/checkpoint-20
 
-The layout is Trainer's own: Trainer loads these checkpoints as well. accelerate's FSDP needs GPUs. `pip install ./python`
+The layout is Trainer's own: Trainer loads these checkpoints as well. accelerate's FSDP needs GPUs. `pip install .`
 installs ckptbench."""
 import argparse
 import functools

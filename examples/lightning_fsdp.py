@@ -3,7 +3,7 @@
     torchrun --nproc-per-node 2 examples/lightning_fsdp.py --folder /lustre/run --steps 20
     torchrun --nproc-per-node 2 examples/lightning_fsdp.py --folder /lustre/run --steps 30 --load /lustre/run/step=20.ckpt
 
-The layout is Lightning's own: ModelParallelStrategy loads these checkpoints as well. `pip install ./python` installs
+The layout is Lightning's own: ModelParallelStrategy loads these checkpoints as well. `pip install .` installs
 ckptbench."""
 import argparse
 import os

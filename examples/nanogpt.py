@@ -4,7 +4,7 @@
     torchrun --nproc-per-node 2 examples/nanogpt.py --tp 1 --pp 1 --steps 30 --load /lustre/run/step-20
 
 The second command loads what the first one saved, although it has other ranks in another layout, and the losses go on
-as if the training had not stopped. It runs on CPUs (gloo) and on GPUs (NCCL). `pip install ./python` installs ckptbench."""
+as if the training had not stopped. It runs on CPUs (gloo) and on GPUs (NCCL). `pip install .` installs ckptbench."""
 import argparse
 
 import torch

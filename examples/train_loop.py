@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 2 examples/train_loop.py --folder /lustre/run --steps 100 --save-every 10
 
-The same command, also with other ranks, continues from the newest checkpoint in the folder. `pip install ./python`
+The same command, also with other ranks, continues from the newest checkpoint in the folder. `pip install .`
 installs ckptbench."""
 import argparse
 import shutil
