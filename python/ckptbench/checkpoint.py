@@ -145,6 +145,24 @@ def _optimizer_state(modules, optimizer, is_flat):
     return whole
 
 
+def _numbered_state(key, optimizer, plain, stored):
+    """The optimizer's own state dict, which counts its parameters, if a checkpoint has that; else `plain`, by their names.
+    Numbers are texts in it, as in checkpoints."""
+    found = {entry.path[2] for entry in stored.values() if len(entry.path) > 2 and entry.path[:2] == (key, "state")}
+    if not found or not all(str(number).isdigit() for number in found) or found & plain.get("state", {}).keys():
+        return plain
+    numbered = optimizer.state_dict()
+    return {**numbered, "state": {str(number): state for number, state in numbered["state"].items()}}
+
+
+def _restore_optimizer(optimizer, modules, plain, is_flat):
+    if any(isinstance(number, int) for group in plain.get("param_groups", ()) for number in group["params"]):
+        optimizer.load_state_dict({**plain, "state": {int(number): state for number, state in plain["state"].items()}})
+        return
+    for module in modules:
+        torch_state.set_optimizer_state_dict(module, optimizer, plain, options=_options(is_flat))
+
+
 def _restore(state, plain, flatten_optimizer):
     """Hands loaded state dicts to the modules, optimizers and stateful objects of `state`; sets other values in it."""
     for key, value in state.items():
@@ -153,8 +171,7 @@ def _restore(state, plain, flatten_optimizer):
                 names = torch_state.get_model_state_dict(module).keys()
                 torch_state.set_model_state_dict(module, {name: plain[key][name] for name in names})
         elif isinstance(value, torch.optim.Optimizer):
-            for module in _optimizer_modules(key, value, state):
-                torch_state.set_optimizer_state_dict(module, value, plain[key], options=_options(flatten_optimizer(key)))
+            _restore_optimizer(value, _optimizer_modules(key, value, state), plain[key], flatten_optimizer(key))
         elif isinstance(value, Stateful):
             value.load_state_dict(plain[key])
         else:
@@ -199,7 +216,8 @@ def load(path, state, broadcast_checkpoint=False, *, process_group=None, strict=
 
     With broadcast_checkpoint=True, bytes that several ranks need are read by one of them and sent to the others.
     strict=False leaves alone what the checkpoint does not contain. Values other than tensors are unpickled, so load only
-    checkpoints that you trust. Returns the load's times. Raises Error."""
+    checkpoints that you trust. The state of an optimizer may be stored by the names of its parameters, as save does, or by
+    their numbers, as Optimizer.state_dict() has it. Returns the load's times. Raises Error."""
     if broadcast_checkpoint:
         options = {"load_exchange": "broadcast", **options}
     handle = _world.handle(process_group, _world.words_of(options))
@@ -211,6 +229,9 @@ def load(path, state, broadcast_checkpoint=False, *, process_group=None, strict=
         stored = {} if strict and not has_optimizer else handle.inspect(path)
         target.is_flat = lambda key: f"{key}.param_groups.0.params" not in stored
         target.plain = _plain(state, target.is_flat)
+        for key, value in state.items():  # _plain has created the state of optimizers that have not made a step yet
+            if isinstance(value, torch.optim.Optimizer):
+                target.plain[key] = _numbered_state(key, value, target.plain[key], stored)
         flat, target.paths = _state.flatten(target.plain)
         if not strict:
             flat = {name: value for name, value in flat.items() if name in stored}

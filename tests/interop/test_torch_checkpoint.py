@@ -22,7 +22,7 @@ PACKAGE = str(Path(__file__).resolve().parents[2] / "python")
 
 SAVED_BY_LOADED_BY = ["ours_stock", "ours_ours", "async_stock", "stock_ours", "stock_broadcast", "writer_stock",
                       "writer_async_ours", "stock_reader", "ours_reader"]
-MODULES = [*(f"modules_{kind}" for kind in torch_states.KINDS if kind != "plain"), "modules_flat", "modules_stock",
+MODULES = [*(f"modules_{kind}" for kind in torch_states.KINDS if kind != "plain"), "modules_flat", "modules_stock", "modules_numbered",
            "modules_writer_async", "stages"]
 FAILURES = ["mismatches", "one_rank_cannot_describe", "partial_sums", "values_that_differ", "a_place_that_is_taken",
             "unknown_options", "a_failed_save_is_told_at_the_next_call"]

@@ -234,6 +234,30 @@ CASES["modules_writer_async"] = trained(torch_states.FULLY_SHARDED, "writer_asyn
 
 
 @case
+def modules_numbered(ranks):
+    """An optimizer's own state dict, which counts its parameters, is what many trainings give to dcp.save. That of FSDP1 is
+    of its flat parameters, and no part of a checkpoint."""
+    kind = "fsdp2" if torch_states.FULLY_SHARDED == "fsdp2" else "plain"
+    for momentum in (0.0, 0.9, None):
+        def build_optimizer(model, momentum=momentum):
+            return torch.optim.Adam(model.parameters(), lr=0.01) if momentum is None else \
+                torch.optim.SGD(model.parameters(), lr=0.5, momentum=momentum)
+        model, _ = build(kind, ranks)
+        optimizer = build_optimizer(model)
+        train(model, optimizer)
+        path, expected = ranks.path("numbered", momentum), full(model, optimizer)
+        dcp.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, checkpoint_id=path)
+        model, _ = build(kind, ranks)
+        optimizer = build_optimizer(model)
+        optimizer.param_groups[0]["lr"] = 0.25
+        check().load(path, {"model": model, "optimizer": optimizer})
+        differs = ranks.agreed(torch_states.difference(expected, full(model, optimizer)))
+        if differs:
+            return f"momentum {momentum}: {differs}"
+    return None
+
+
+@case
 def stages(ranks):
     """Each pipeline stage has its own names; loaded by another split of the layers, and by one process's worth of names."""
     def layers(numbers):
