@@ -197,6 +197,11 @@ static int read_word(struct cli *self, struct arguments *arguments, const char *
             return 0;
         }
     }
+    if (!strchr(word, '=') && self->verb->takes_command)
+        return cb_fail(err, CB_ERR_USAGE,
+                       "'%s' is neither key=value nor a FILE.yaml; write a command after --: "
+                       "ckptbench %s -- %s …",
+                       word, self->verb->name, word);
     if (!strchr(word, '='))
         return cb_fail(err, CB_ERR_USAGE, "'%s' is neither key=value nor a FILE.yaml%s%s%s", word,
                        is_preset(word) ? "; did you mean model=" : ": write a value behind its key, as io.block=4MiB",

@@ -2,6 +2,7 @@
  * the documents that other verbs print with --json. */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/history/overview.h"
 #include "cli/history/site_pages.h"
@@ -524,6 +525,9 @@ static int run_report(struct cli *cli, struct cb_err *err)
     }
     if (pool && (cli->word_count || cli_flag_value(cli, "by")))
         return cb_fail(err, CB_ERR_USAGE, "report --pool NAME takes no runs and no --by");
+    if (!file && !cli->json && isatty(STDOUT_FILENO))
+        return cb_fail(err, CB_ERR_USAGE,
+                       "a page is for a browser, not for a terminal: -o report.html writes it there");
     int rc = pool ? make_pool_page(cli, pool, &page, err) : open_history(cli, &history, err);
     if (rc == 0 && !pool)
         rc = make_page(cli, history, &page, err);
@@ -544,7 +548,7 @@ static int run_report(struct cli *cli, struct cb_err *err)
 }
 
 static const struct verb_flag flags[] = {
-    {"o", "FILE", "write the page there; otherwise to stdout"},
+    {"o", "FILE", "write the page there; otherwise to stdout, if that is no terminal"},
     {"by", "KEY", "compare the values of a key of one sweep"},
     {"pool", "NAME", "what a warm pool cost"},
     {"site", "DIR", "pages of the whole history in that folder; later calls make only what has changed"},

@@ -99,6 +99,17 @@ static int report_run(struct cli *cli, struct history *history, const char *run,
     return rc;
 }
 
+/* The run could not be begun or joined, for the reason in `err`: the training is worth more than its record, and other
+ * tasks may wait for what it does. */
+static int run_unwatched(const struct cli *cli, int *code, struct cb_err *err)
+{
+    int status;
+    log_error("%s; the command runs without being watched", err->message);
+    int rc = foreground_run(cli->words, NULL, false, 0, &status, err);
+    *code = rc ? -1 : foreground_exit_code(status);
+    return rc;
+}
+
 /* The only task, which the agent seals as its own. */
 static int run_alone(struct cli *cli, const struct run_plan *plan, int *code, struct cb_err *err)
 {
@@ -109,27 +120,19 @@ static int run_alone(struct cli *cli, const struct run_plan *plan, int *code, st
         rc = history_open(NULL, &history, err);
     if (rc == 0)
         rc = run_plan_write(plan, 0, history, NULL, err);
-    if (rc == 0) {
-        const struct launch launch = {.run = plan->members[0].id,
-                                      .folder = plan->members[0].folder,
-                                      .history = history,
-                                      .command = cli->words,
-                                      .exit_code = code};
-        rc = launch_run(&launch, err);
+    if (rc) {
+        history_close(history);
+        return run_unwatched(cli, code, err);
     }
+    const struct launch launch = {.run = plan->members[0].id,
+                                  .folder = plan->members[0].folder,
+                                  .history = history,
+                                  .command = cli->words,
+                                  .exit_code = code};
+    rc = launch_run(&launch, err);
     if (rc == 0)
         rc = report_run(cli, history, plan->members[0].id, err);
     history_close(history);
-    return rc;
-}
-
-/* The run could not be joined, for the reason in `err`, and the other tasks may wait for what the command does. */
-static int run_unwatched(const struct cli *cli, int *code, struct cb_err *err)
-{
-    int status;
-    log_error("%s; the command runs without being watched", err->message);
-    int rc = foreground_run(cli->words, NULL, false, 0, &status, err);
-    *code = rc ? -1 : foreground_exit_code(status);
     return rc;
 }
 
@@ -174,6 +177,8 @@ static int run_watch(struct cli *cli, struct cb_err *err)
         rc = run_plan_rename(&plan, join, err);
     if (rc == 0)
         rc = join ? run_task(cli, &plan, &task, &code, err) : run_alone(cli, &plan, &code, err);
+    else if (rc == CB_ERR_SYSTEM || rc == CB_ERR_NO_SPACE) /* of the home, in which nothing can be recorded */
+        rc = run_unwatched(cli, &code, err);
     run_plan_release(&plan);
     if (code < 0)
         return rc;

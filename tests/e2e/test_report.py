@@ -1,6 +1,8 @@
 """Pages of `ckptbench report` in a real browser: what they show is what --json prints, they load nothing, and they fit."""
 import json
 import math
+import os
+import pty
 import re
 import struct
 import subprocess
@@ -9,7 +11,7 @@ import zlib
 import pytest
 
 from browser import VIEWS, Browser
-from harness import BUILD, ROOT, ckptbench
+from harness import BUILD, ROOT, ckptbench, environment
 from test_suite import run_on_nodes
 
 pytestmark = pytest.mark.xdist_group("report")
@@ -669,6 +671,15 @@ def test_a_page_of_512_ranks_is_small(place, browser):
 def test_a_page_goes_to_stdout_and_its_data_with_json(place, run, run_page):
     assert ckptbench(place, "report", run).stdout.startswith("<!doctype html>")
     assert json.loads(ckptbench(place, "report", run, "--json").stdout)["documents"] == run_page[1]["documents"]
+
+
+def test_a_terminal_shows_no_page_but_how_to_write_one(place, run):
+    controller, terminal = pty.openpty()
+    result = subprocess.run([BUILD / "ckptbench", "report", run], cwd=place, env=environment(place), stdin=subprocess.DEVNULL,
+                            stdout=terminal, stderr=subprocess.PIPE, text=True, timeout=150)
+    os.close(terminal)
+    os.close(controller)
+    assert result.returncode == 2 and "-o report.html" in result.stderr
 
 
 def test_what_no_page_can_be_made_of_is_an_error(place, run):

@@ -369,3 +369,15 @@ def test_a_shell_command_can_be_watched_as_a_run(tmp_path):
     ckptbench(tmp_path, "run", "workload=watch", f"command={command}")
     assert json.loads(ckptbench(tmp_path, "show", "LATEST", "--json").stdout)["metrics"]["save_s"]["n"] == 1
     ckptbench(tmp_path, "run", "workload=watch", code=3)
+
+
+def test_a_command_without_dashes_is_told_where_it_belongs(tmp_path):
+    said = ckptbench(tmp_path, "watch", "torchrun", "train.py", code=2).stderr
+    assert "ckptbench watch -- torchrun" in said
+
+
+@pytest.mark.parametrize("home", ["/proc/nowhere", "/dev/null"])
+def test_a_command_runs_also_if_nothing_can_be_recorded(tmp_path, home):
+    result = ckptbench(tmp_path, "watch", "--", "sh", "-c", "echo trained; exit 7", code=7, CKPTBENCH_HOME=home)
+    assert result.stdout == "trained\n"
+    assert home in result.stderr and "runs without being watched" in result.stderr
