@@ -40,15 +40,35 @@ void gds_end(struct gds *self)
     self->files = NULL;
 }
 
+static int try_store(struct store *store, const struct folder *folder, struct cb_err *err)
+{
+    char name[PATH_MAX];
+    struct store_object *object;
+    uint64_t length;
+    int rc = folder_find_file(folder, name, err);
+    if (rc || !*name)
+        return rc;
+    rc = store_open_read(store, name, &object, &length, err);
+    if (!rc)
+        store_close(store, object);
+    return rc;
+}
+
 int gds_open_store(struct gds *self, const struct experiment *experiment, const struct status_page *page,
-                   const char *pages_folder, struct store **store, struct cb_err *err)
+                   const char *pages_folder, const struct folder *folder, struct store **store, struct cb_err *err)
 {
     struct cb_err why;
+    struct store *opened = NULL;
     if (!self->files)
         return open_store(experiment, page, pages_folder, store, err);
-    int rc = open_store_for_device(experiment, page, pages_folder, self->files, store, &why);
+    int rc = open_store_for_device(experiment, page, pages_folder, self->files, &opened, &why);
     if (!rc)
+        rc = try_store(opened, folder, &why);
+    if (!rc) {
+        *store = opened;
         return 0;
+    }
+    store_free(opened);
     if (rc != CB_ERR_UNSUPPORTED || self->required) {
         *err = why;
         return cb_context(err, "io.gds=%s", experiment_text(experiment, OPT_IO_GDS));
@@ -56,6 +76,14 @@ int gds_open_store(struct gds *self, const struct experiment *experiment, const 
     snprintf(self->reason, sizeof self->reason, "%.511s", why.message);
     gds_end(self);
     return open_store(experiment, page, pages_folder, store, err);
+}
+
+int gds_check(const struct gds *self, uint64_t least, uint64_t most, struct cb_err *err)
+{
+    if (least == most)
+        return 0;
+    return cb_fail(err, CB_ERR_UNSUPPORTED, "io.gds=auto: some ranks can use it and others cannot%s%s; use io.gds=off",
+                   *self->reason ? ": " : "", self->reason);
 }
 
 void gds_note(const struct gds *self, struct status_page *page)

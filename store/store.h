@@ -90,8 +90,8 @@ struct store_options {
     const char *shared_folder; /* for a fault store's cap shared by all ranks: node-local, of this run; or NULL */
     bool read_only;            /* nothing will be written: a read-only file system suffices */
     struct disk_watch *watch;  /* of a store that is a folder: records what is durable; or NULL */
-    /* For requests of MEMORY_DEVICE, in a store that is a folder; it must support O_DIRECT and this. NULL: such requests
-     * fail. Must stay until store_free. */
+    /* For requests of MEMORY_DEVICE, in a store that is a folder and supports O_DIRECT. Each object is opened with them, and
+     * that fails if its file system does not support it. NULL: such requests fail. Must stay until store_free. */
     struct device_files *device_files;
     const struct s3_options *s3; /* of an S3 store; NULL: the default of every s3.* key */
 };

@@ -204,7 +204,8 @@ static int open_stores(struct run *self, struct cb_err *err)
 {
     int rc = folder_open(&self->folder, self->experiment, self->id, err);
     if (!rc)
-        rc = gds_open_store(&self->gds, self->experiment, self->page, self->pages_folder, &self->store, err);
+        rc = gds_open_store(&self->gds, self->experiment, self->page, self->pages_folder, &self->folder, &self->store,
+                            err);
     if (!rc && self->async && experiment_is(self->experiment, OPT_ENGINE, "native"))
         rc = open_one(self, &self->async_store, err);
     const struct trace_place place = {self->folder_path, self->attempt};
@@ -254,11 +255,7 @@ static int agree_on_gds(struct run *self, struct cb_err *err)
     if (!experiment_is(self->experiment, OPT_IO_GDS, "auto"))
         return 0;
     int rc = comm_agree(self->comm, 0, self->gds.files ? 1 : 0, run_deadline(self), &agreement, err);
-    if (!rc && agreement.min != agreement.max)
-        rc =
-            cb_fail(err, CB_ERR_UNSUPPORTED, "io.gds=auto: some ranks can use it and others cannot%s%s; use io.gds=off",
-                    *self->gds.reason ? ": " : "", self->gds.reason);
-    return rc;
+    return rc ? rc : gds_check(&self->gds, agreement.min, agreement.max, err);
 }
 
 static int find_checkpoint(struct run *self, struct cb_err *err)

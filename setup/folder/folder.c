@@ -20,6 +20,7 @@
 #include "store/kind.h"
 
 #define PLAIN_DEPTH 4
+#define DATA_DEPTH 4                  /* folders between the suffix and the files of a checkpoint */
 #define FOLDER_PART ".ckptbench-part" /* in the other mounts of a store of several */
 #define PART_BYTES (PATH_MAX + 128)
 
@@ -328,6 +329,26 @@ int folder_find_checkpoint(const struct folder *self, char name[FOLDER_NAME_BYTE
     return cb_fail(err, CB_ERR_NOT_FOUND,
                    "%s in store %s is no complete checkpoint: it has %" PRIu64 " files, but no " STORED_MARKER,
                    self->suffix, self->path, files);
+}
+
+/* The first name that is not hidden ends the list. */
+static int take_data_file(void *context, const char *name, uint64_t length, struct cb_err *err)
+{
+    const char *slash = strrchr(name, '/');
+    (void)length, (void)err;
+    if (*(slash ? slash + 1 : name) == '.')
+        return 0;
+    snprintf(context, PATH_MAX, "%s", name);
+    return CB_ERR_EXISTS;
+}
+
+int folder_find_file(const struct folder *self, char name[PATH_MAX], struct cb_err *err)
+{
+    *name = '\0';
+    if (!self->reads_only)
+        return claim_name(self->suffix, name, err);
+    int rc = store_list_near(self->plain, self->suffix, DATA_DEPTH, take_data_file, name, err);
+    return *name ? 0 : rc;
 }
 
 int folder_record(const struct folder *self, const struct experiment *experiment, const char *run_folder,

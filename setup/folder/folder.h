@@ -51,6 +51,10 @@ void folder_checkpoint_name(const struct folder *self, const struct experiment *
 /* ops=load: the checkpoint that the suffix names: that folder itself, or the newest checkpoint in it. */
 int folder_find_checkpoint(const struct folder *self, char name[FOLDER_NAME_BYTES], struct cb_err *err) CB_MUST_CHECK;
 
+/* A file that is in the folder while the run uses it: its claim or, with ops=load, one of the checkpoint; "" if there is
+ * none. */
+int folder_find_file(const struct folder *self, char name[PATH_MAX], struct cb_err *err) CB_MUST_CHECK;
+
 /* Why a simultaneous take-over by another run might go unnoticed; NULL if it would be noticed. */
 const char *folder_weakness(const struct folder *self);
 

@@ -22,7 +22,6 @@
 #include "core/units.h"
 
 #define MAX_FALLBACK_THREADS 32
-#define PROBE_NAME_BYTES 64
 #define HUGE_PAGE ((uintptr_t)2 << 20)
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25 /* since Linux 6.1 */
@@ -120,20 +119,14 @@ static int open_root(struct posix_names *names, bool read_only, struct cb_err *e
     }
 }
 
-/* For a file that exists for a moment. */
-static void name_probe_file(char name[PROBE_NAME_BYTES])
-{
-    snprintf(name, PROBE_NAME_BYTES, ".ckptbench-probe-%ld-%" PRIu64, (long)getpid(), clock_wall_ns());
-}
-
 /* An unnamed file, or one that has a name for a moment, to find out whether and how files can be written. */
 static int open_probe_file(const struct posix_names *names)
 {
     int fd = openat(names->root_fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd >= 0 || errno == EACCES || errno == EROFS || errno == ENOSPC || errno == EDQUOT)
         return fd;
-    char name[PROBE_NAME_BYTES];
-    name_probe_file(name);
+    char name[64];
+    snprintf(name, sizeof(name), ".ckptbench-probe-%ld-%" PRIu64, (long)getpid(), clock_wall_ns());
     fd = openat(names->root_fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd >= 0)
         unlinkat(names->root_fd, name, 0);
@@ -206,41 +199,6 @@ static bool is_in_memory(const struct posix_store *self)
     for (uint32_t i = 0; i < self->root_count; i++)
         all = all && posix_is_in_memory(self->roots[i].root_fd);
     return all;
-}
-
-/* Finds out whether a mount can exchange bytes with device memory. The file keeps its name until it is closed: cuFile accepts
- * no unnamed one. */
-static int try_device_file(const struct posix_names *names, struct device_files *files, struct cb_err *err)
-{
-    char name[PROBE_NAME_BYTES];
-    void *file = NULL;
-    name_probe_file(name);
-    int fd = openat(names->root_fd, name, O_RDWR | O_CREAT | O_EXCL | O_DIRECT | O_CLOEXEC, 0600);
-    if (fd < 0 && errno == EINVAL) { /* some systems make the file all the same */
-        unlinkat(names->root_fd, name, 0);
-        return cb_fail(err, CB_ERR_UNSUPPORTED, "store '%s' cannot do O_DIRECT: the file system refuses the flag",
-                       names->root);
-    }
-    if (fd < 0)
-        return refuse_read_only(names, errno, err);
-    int rc = files->ops->open(files, fd, &file, err);
-    if (!rc)
-        files->ops->close(files, file);
-    close(fd);
-    unlinkat(names->root_fd, name, 0);
-    return rc ? cb_context(err, "store '%s'", names->root) : 0;
-}
-
-/* Finds out whether all mounts can do it. */
-static int try_device_files(const struct posix_store *self, struct cb_err *err)
-{
-    int rc = 0;
-    if (!self->direct.possible)
-        return cb_fail(err, CB_ERR_UNSUPPORTED, "store '%s' cannot do O_DIRECT: %s", self->roots[0].root,
-                       self->direct.reason);
-    for (uint32_t i = 0; i < self->root_count && !self->read_only && !rc; i++)
-        rc = try_device_file(&self->roots[i], self->device_files, err);
-    return rc;
 }
 
 static void set_capabilities(struct posix_store *self, uint32_t depth)
@@ -340,8 +298,9 @@ int posix_open(const char *where, const struct store_options *options, struct ba
     int rc = open_roots(self, where, options, err);
     if (!rc)
         rc = decide_direct(self, options, err);
-    if (!rc && self->device_files)
-        rc = try_device_files(self, err);
+    if (!rc && self->device_files && !self->direct.possible)
+        rc = cb_fail(err, CB_ERR_UNSUPPORTED, "store '%s' cannot do O_DIRECT: %s", self->roots[0].root,
+                     self->direct.reason);
     if (!rc)
         rc = posix_requests_new(options->depth, self->direct.possible ? self->direct.block : 1, &self->requests, err);
     if (!rc)

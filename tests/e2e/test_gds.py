@@ -2,10 +2,11 @@
 (tests/cuda_on_cpu). There the host cannot touch the device's memory, so what works does not take that way unnoticed."""
 import json
 import os
+import shutil
 
 import pytest
 
-from harness import BUILD, ckptbench
+from harness import ckptbench
 from train_harness import PLUGIN, facts, values
 
 pytestmark = pytest.mark.skipif(PLUGIN is None, reason="the plugin's source is not built for the processor in this build")
@@ -144,6 +145,36 @@ def test_where_it_is_not_possible_on_fails_and_auto_says_why(tmp_path, cufile, m
     assert told["io.gds"].startswith("not used: ") and reason in told["io.gds"]
     assert "cuFile" not in told["io.used"] and not moved(cufile(), "write")
     assert total(tmp_path, "bytes_copied", "load") == 4 * 65536
+
+
+def files_of(store):
+    return sorted(str(path.relative_to(store)) for path in store.rglob("*") if path.is_file())
+
+
+def test_a_process_that_is_killed_while_it_tries_cufile_leaves_nothing_in_the_store(tmp_path, cufile, monkeypatch):
+    store, state = tmp_path / "store", (model(tmp_path, "256x256"), "ranks=1", "io.gds=on")
+    run(tmp_path, *state, "ops=save", "suffix=kept")
+    kept = files_of(store)
+    monkeypatch.setenv("CUFILE_ON_CPU", "killed")
+    told = run(tmp_path, *state, "ops=load", "suffix=kept", code=4)
+    assert "signal 9" in told["message"] and files_of(store) == kept
+    told = run(tmp_path, *state, code=4)
+    ckptbench(tmp_path, "clean", told["run"], "--yes")
+    assert files_of(store) == kept and not (store / told["run"]).exists()
+
+
+def test_a_load_finds_out_from_the_checkpoint_whether_cufile_can(tmp_path, cufile, monkeypatch):
+    state, elsewhere = (model(tmp_path, "256x256"), "ranks=1"), tmp_path / "elsewhere"
+    run(tmp_path, *state, "io.gds=off", "ops=save", "suffix=a")
+    shutil.copytree(tmp_path / "store/a", elsewhere / "a", ignore=shutil.ignore_patterns(".ckptbench*"))  # no store of ours
+    before = files_of(elsewhere)
+    run(tmp_path, *state, "io.gds=on", "ops=load", "suffix=a", store=elsewhere)
+    assert sum(moved(cufile(), "read")) == 4 * 65536 and files_of(elsewhere) == before
+    monkeypatch.setenv("CUFILE_ON_CPU", "no-filesystem")
+    run(tmp_path, *state, "io.gds=auto", "ops=load", "suffix=a", store=elsewhere)
+    assert "registering a file: the file system does not support it" in facts(tmp_path)["io.gds"]
+    monkeypatch.setenv("CUFILE_ON_CPU", "")
+    assert "there is no checkpoint b" in run(tmp_path, *state, "io.gds=on", "ops=load", "suffix=b", store=elsewhere, code=3)["message"]
 
 
 def test_it_is_refused_where_it_would_do_nothing(tmp_path, cufile):
