@@ -37,6 +37,9 @@ int keys_read(const char *const *words, size_t count, struct experiment **experi
                      experiment_text(made, OPT_FORMAT));
     if (!rc && experiment_is(made, OPT_FOLDER, "rotate"))
         rc = cb_fail(err, CB_ERR_USAGE, "folder=rotate: the program chooses the path of each save");
+    if (!rc && !experiment_is(made, OPT_IO_GDS, "off"))
+        rc = cb_fail(err, CB_ERR_USAGE, "io.gds=%s: a program's tensors on a GPU pass through pinned memory",
+                     experiment_text(made, OPT_IO_GDS));
     if (!rc && experiment_is(made, OPT_LOAD_EXCHANGE, "auto"))
         rc = cb_fail(err, CB_ERR_USAGE, "load.exchange=auto chooses from measured loads: give off, broadcast or split");
     if (!rc)

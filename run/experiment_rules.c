@@ -282,7 +282,9 @@ const char *experiment_rules_out_gds(const struct experiment *self)
            : !experiment_is(self, OPT_LOAD_EXCHANGE, "off")
                ? "load.exchange passes on what passes through this machine's memory; it must be off"
            : experiment_is(self, OPT_IO_DIRECT, "false") ? "it needs O_DIRECT, which io.direct=false forbids"
-                                                         : NULL;
+           : workload_kind_of(self)->trains && experiment_bool(self, OPT_TRAIN_CPU_OFFLOAD)
+               ? "train.cpu_offload=true keeps what is saved in this machine's memory"
+               : NULL;
 }
 
 static int validate_gds(const struct experiment *self, struct cb_err *err)
@@ -290,8 +292,13 @@ static int validate_gds(const struct experiment *self, struct cb_err *err)
     const char *value = experiment_text(self, OPT_IO_GDS), *why = experiment_rules_out_gds(self);
     if (strcmp(value, "off") == 0)
         return 0;
-    if (!experiment_is(self, OPT_DEVICE, "cuda") || !workload_kind_of(self)->uses_engine)
-        return cb_fail(err, CB_ERR_USAGE, "io.gds=%s is for workload=checkpoint with device=cuda", value);
+    if (!experiment_is(self, OPT_DEVICE, "cuda"))
+        return cb_fail(err, CB_ERR_USAGE, "io.gds=%s is for states on a GPU: it needs device=cuda", value);
+    if (workload_kind_of(self)->trains && strcmp(experiment_text(self, OPT_TRAIN_CHECKPOINT_EVERY), "0") == 0 &&
+        !experiment_is(self, OPT_TRAIN_RESUME, "latest"))
+        return cb_fail(err, CB_ERR_USAGE,
+                       "io.gds=%s is for checkpoints, and this training has none: give train.checkpoint_every=STEPS",
+                       value);
     return strcmp(value, "on") == 0 && why ? cb_fail(err, CB_ERR_USAGE, "io.gds=on: %s", why) : 0;
 }
 

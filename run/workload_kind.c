@@ -46,9 +46,10 @@ static bool has_layout(const struct workload_kind *self)
     return self->has_layout;
 }
 
-static bool uses_engine(const struct workload_kind *self)
+/* Saves and loads it by the engine. */
+static bool saves_state(const struct workload_kind *self)
 {
-    return self->uses_engine;
+    return self->uses_engine || self->trains;
 }
 
 static bool only_waits(const struct workload_kind *self)
@@ -66,7 +67,7 @@ static const struct {
     {"trace", has_state},    {"iterations", repeats},      {"duration", repeats},     {"ops", has_layout},
     {"folder", has_layout},  {"load.dp", has_layout},      {"load.tp", has_layout},   {"load.pp", has_layout},
     {"load.ep", has_layout}, {"load.zero", has_layout},    {"load.mesh", has_layout}, {"load.state", has_layout},
-    {"io.gds", uses_engine},
+    {"io.gds", saves_state},
 };
 
 bool workload_uses(const struct workload_kind *self, enum option_id id)

@@ -9,6 +9,7 @@
 #include "train/parallel_parts.h"
 #include "train/train_model_internal.h"
 
+#define PAGE_BYTES 4096
 #define PART_BYTES (UINT64_C(16) << 20) /* of initial values, before they are sent */
 
 void parallel_set_mode(struct parallel *self, const struct training *training, bool on_device)
@@ -64,6 +65,12 @@ static void take_slots(struct arena *arena, bool wanted, const struct fsdp_units
         slots[i] = (struct slot){.wrap = SIZE_MAX, .memory = take(arena, wanted, wraps->largest)};
 }
 
+/* The beginning of a device's memory, which is left out so that arrays begin at pages: cuFile moves whole pages. */
+static uint64_t skipped_bytes(const void *memory)
+{
+    return (PAGE_BYTES - (uintptr_t)memory % PAGE_BYTES) % PAGE_BYTES;
+}
+
 /* Lays out all arrays and buffers, from self->wraps and the mode; `pinned` is used if a device computes. */
 static void take_all(struct parallel *self, unsigned moments, struct arena *arena, struct arena *pinned)
 {
@@ -73,15 +80,18 @@ static void take_all(struct parallel *self, unsigned moments, struct arena *aren
     for (size_t i = 0; i < wraps->count; i++)
         largest_share = wraps->items[i].share > largest_share ? wraps->items[i].share : largest_share;
     struct arena *arrays = self->on_device && offload ? pinned : arena;
+    uint64_t share = wraps->share, page = PAGE_BYTES / sizeof(float);
+    if (self->on_device && !offload)
+        share = (share + page - 1) / page * page;
+    self->arrays[PARALLEL_WEIGHTS] = take(arrays, true, share);
+    self->arrays[PARALLEL_GRADIENTS] = take(arrays, true, share);
+    self->arrays[PARALLEL_EXP_AVG] = take(arrays, moments > 0, share);
+    self->arrays[PARALLEL_EXP_AVG_SQ] = take(arrays, moments > 1, share);
     if (self->on_device) {
         self->counters = arena_take(arena, PARALLEL_COUNTERS, sizeof(int64_t));
         self->device_sum = arena_take(arena, 1, sizeof *self->device_sum);
         self->host_sum = arena_take(pinned, 1, sizeof *self->host_sum);
     }
-    self->arrays[PARALLEL_WEIGHTS] = take(arrays, true, wraps->share);
-    self->arrays[PARALLEL_GRADIENTS] = take(arrays, true, wraps->share);
-    self->arrays[PARALLEL_EXP_AVG] = take(arrays, moments > 0, wraps->share);
-    self->arrays[PARALLEL_EXP_AVG_SQ] = take(arrays, moments > 1, wraps->share);
     self->packed_here = take(pinned, arrays == pinned && self->sends_bf16, wraps->share / 2 + wraps->count + 1);
     self->sums = take(arena, self->buckets, wraps->share);
     self->packed_share = take(arena, self->sends_bf16, stream_packed(largest_share));
@@ -95,7 +105,7 @@ static void take_all(struct parallel *self, unsigned moments, struct arena *aren
 uint64_t parallel_bytes(const struct training *training, const struct model *model, unsigned moments, bool on_device,
                         uint64_t *pinned)
 {
-    struct arena arena = {0}, pinned_arena = {0};
+    struct arena arena = {.used_bytes = on_device ? PAGE_BYTES : 0}, pinned_arena = {0};
     uint64_t root = training->linear ? 0 : 1;
     struct parallel counted = {0};
     uint64_t *units = calloc(model->layers + 1, sizeof *units);
@@ -145,7 +155,7 @@ static int map_there(struct parallel *self, struct cb_err *err)
 
 int parallel_map(struct parallel *self, struct cb_err *err)
 {
-    struct arena arena = {0}, pinned = {0};
+    struct arena arena = {.used_bytes = self->math ? PAGE_BYTES : 0}, pinned = {0};
     unsigned moments = optimizer_moments(self->setup.optimizer.kind);
     take_all(self, moments, &arena, &pinned);
     self->bytes = arena.used_bytes;
@@ -153,7 +163,7 @@ int parallel_map(struct parallel *self, struct cb_err *err)
     int rc = self->math ? map_there(self, err) : map_here(self, err);
     if (rc)
         return rc;
-    arena = (struct arena){.base = self->memory};
+    arena = (struct arena){.base = self->memory, .used_bytes = self->math ? skipped_bytes(self->memory) : 0};
     pinned = (struct arena){.base = self->pinned};
     take_all(self, moments, &arena, &pinned);
     return 0;

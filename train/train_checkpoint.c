@@ -42,8 +42,21 @@ static void read_owner(struct train_checkpoint *self, const struct trainer *trai
     store_free(store);
 }
 
+static int open_store_of_state(struct train_checkpoint *self, struct trainer *trainer, struct cb_err *err)
+{
+    struct parallel_device_memory memory = parallel_device_memory(trainer->parallel);
+    int rc = gds_open(&self->gds, self->experiment, trainer_state_device(trainer), err);
+    if (!rc)
+        rc = gds_open_store(&self->gds, self->experiment, trainer->page, trainer->place.pages_folder, &self->folder,
+                            &self->store, err);
+    if (!rc && self->gds.files)
+        self->gds.files->ops->add_memory(self->gds.files, memory.base, memory.bytes);
+    return rc;
+}
+
 static int open_place(struct train_checkpoint *self, struct trainer *trainer, struct cb_err *err)
 {
+    struct agreement agreement;
     struct layout_pair pair = {.saved = self->layout, .loaded = self->layout, .ranks = trainer->training.ranks};
     const char *name = train_checkpoint_run_name(&trainer->place);
     const struct lease_owner owner = {.run = name,
@@ -62,7 +75,7 @@ static int open_place(struct train_checkpoint *self, struct trainer *trainer, st
     if (!rc)
         rc = folder_open(&self->folder, self->experiment, name, err);
     if (!rc)
-        rc = open_store(self->experiment, trainer->page, trainer->place.pages_folder, &self->store, err);
+        rc = open_store_of_state(self, trainer, err);
     if (!rc && self->async)
         rc = open_store(self->experiment, trainer->page, trainer->place.pages_folder, &self->async_store, err);
     const struct trace_place place = {trainer->place.run_folder, trainer->place.attempt};
@@ -73,7 +86,9 @@ static int open_place(struct train_checkpoint *self, struct trainer *trainer, st
                                   err);
     if (!rc && self->async && !trainer_state_device(trainer))
         rc = device_host_open(device_host_cores(), &self->device, err);
-    rc = trainer_join(trainer, rc, err);
+    rc = agree_number(trainer->comm, rc, self->gds.files ? 1 : 0, trainer_deadline(trainer), &agreement, err);
+    if (!rc)
+        rc = gds_check(&self->gds, agreement.min, agreement.max, err);
     if (!rc && self->async)
         rc = comm_twin(trainer->comm, &self->async_comm, err);
     return rc;
@@ -134,6 +149,7 @@ bool checkpoint_close(struct trainer *trainer)
     trace_requests_end(self->trace);
     store_free(self->async_store);
     store_free(self->store);
+    gds_end(&self->gds); /* after the store that uses its files, before the memory that it knows */
     if (self->device)
         device_close(self->device);
     folder_release(&self->folder);
@@ -434,6 +450,7 @@ void checkpoint_add_facts(struct trainer *trainer)
     if (!self || trainer->rank != 0 || !self->store)
         return;
     status_page_add_fact(trainer->page, "io.used", store_describe(self->store));
+    gds_note(&self->gds, trainer->page);
     trainer->page->run_values[METRIC_CHECKPOINTS] = self->committed;
     trainer->page->run_values[METRIC_CHECKPOINTS_FAILED] = self->failed;
     if (self->kept_count == 0 || !self->folder.path)

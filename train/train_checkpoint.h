@@ -9,6 +9,7 @@
 #include "engine/engine.h"
 #include "engine/state.h"
 #include "setup/folder/folder.h"
+#include "setup/gds.h"
 #include "train/trainer.h"
 
 #define TRAIN_COUNTERS 2 /* train.step, train.samples */
@@ -30,6 +31,7 @@ struct train_checkpoint {
     struct position position;
     struct folder folder;
     struct store *store, *async_store;
+    struct gds gds;                             /* its files are the store's */
     struct trace_requests *trace, *async_trace; /* NULL without trace=full */
     struct comm *async_comm;
     struct device *device; /* staging device, if it has its own */

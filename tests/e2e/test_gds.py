@@ -1,13 +1,14 @@
-"""io.gds: saves and loads between files and a GPU's memory by cuFile, over the CUDA plugin's own source and a libcufile that are built for the processor
+"""io.gds: saves and loads of a state or a training between files and a GPU's memory by cuFile, over the CUDA plugin's own source and a libcufile that are built for the processor
 (tests/cuda_on_cpu). There the host cannot touch the device's memory, so what works does not take that way unnoticed."""
 import json
 import os
 import shutil
+import tempfile
 
 import pytest
 
-from harness import ckptbench
-from train_harness import PLUGIN, facts, values
+from harness import ckptbench, without_save_id
+from train_harness import PLUGIN, SMALL, facts, linear, train, values
 
 pytestmark = pytest.mark.skipif(PLUGIN is None, reason="the plugin's source is not built for the processor in this build")
 BLOCK = 64 << 10
@@ -177,7 +178,45 @@ def test_a_load_finds_out_from_the_checkpoint_whether_cufile_can(tmp_path, cufil
     assert "there is no checkpoint b" in run(tmp_path, *state, "io.gds=on", "ops=load", "suffix=b", store=elsewhere, code=3)["message"]
 
 
+TRAINING = ("device=cuda", "checksum=none", f"io.block={BLOCK}", "train.batch_size=2", "train.checkpoint_every=2", "train.resume=latest", "keep.last=2",
+            "suffix=a")
+
+
+@pytest.fixture
+def nccl(cufile, monkeypatch):
+    folder = tempfile.mkdtemp(prefix="nccl-", dir="/tmp")  # NCCL's ids have room for a short name
+    monkeypatch.setenv("CUDA_ON_CPU_FOLDER", folder)
+    monkeypatch.setenv("CUDA_ON_CPU_BYTES", str(96 << 20))  # too little for the large products that mfu compares with
+    yield cufile
+    shutil.rmtree(folder)
+
+
+def payloads(store, step):
+    return [without_save_id(path.read_bytes()) for path in sorted((store / f"a/iteration-{step}").glob("*.distcp"))]
+
+
+def test_checkpoints_of_a_training_go_between_files_and_the_gpus(tmp_path, nccl):
+    """Two ranks with a GPU each save and resume; they have the bytes of a training that does neither by cuFile."""
+    words = (*TRAINING, "ranks=2", f"model={linear(tmp_path, width=64, layers=2)}", "layers=0", "train.seq_length=1")
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    ours.mkdir()
+    theirs.mkdir()
+    train(theirs, *words, "train.steps=4", "io.gds=off", store=theirs / "store")
+    assert not nccl() and "io.gds" not in facts(theirs)
+    for steps in (2, 4):
+        train(ours, *words, f"train.steps={steps}", "io.gds=on", store=ours / "store")
+        assert payloads(ours / "store", steps) == payloads(theirs / "store", steps) != []
+        directly = total(ours, "bytes_needed", "save") - total(ours, "bytes_copied", "save")
+        # Rank 0's half of the first layer begins at a page: of the weights and of both moments two pages each.
+        assert sum(moved(nccl(), "write")) == steps // 2 * directly >= 3 * 8192
+    assert sum(moved(nccl(), "read")) == total(ours, "bytes_needed", "load") - total(ours, "bytes_copied", "load") >= 3 * 8192
+    assert facts(ours)["io.gds"].startswith("between files and the GPU: ")
+    assert [line for line in nccl() if line.startswith("end")] == 4 * ["end, 0 files and 0 regions are left"]
+
+
 def test_it_is_refused_where_it_would_do_nothing(tmp_path, cufile):
-    for words in (("device=cpu",), ("workload=train", "model=gpt2-tiny")):
+    for words, reason in ((("device=cpu",), "it needs device=cuda"), (("workload=train", "model=gpt2-tiny", "device=cuda"), "this training has none")):
         for value in ("on", "auto"):
-            assert "is for workload=checkpoint with device=cuda" in ckptbench(tmp_path, "run", f"store={tmp_path}", f"io.gds={value}", *words, code=2).stderr
+            assert reason in ckptbench(tmp_path, "run", f"store={tmp_path}", f"io.gds={value}", *words, code=2).stderr
+    words = (*SMALL, *TRAINING, "train.cpu_offload=true", "io.gds=on", "train.steps=2")
+    assert "train.cpu_offload=true keeps what is saved" in ckptbench(tmp_path, "run", f"store={tmp_path}", *words, code=2).stderr

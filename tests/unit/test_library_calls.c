@@ -389,9 +389,9 @@ static void a_save_replaces_a_checkpoint_only_if_told(void **state)
 
 static void keys_without_meaning_are_refused(void **state)
 {
-    static const char *const wrong[] = {"model=gpt2", "save.async=true", "load.dp=2",         "format=raw",
-                                        "io.depth",   "io.depht=3",      "folder=rotate",     "store=/tmp",
-                                        "io.depth=0", "timeout.run=3s",  "load.exchange=auto"};
+    static const char *const wrong[] = {"model=gpt2", "save.async=true", "load.dp=2",          "format=raw",
+                                        "io.depth",   "io.depht=3",      "folder=rotate",      "store=/tmp",
+                                        "io.depth=0", "timeout.run=3s",  "load.exchange=auto", "io.gds=auto"};
     struct ckptbench_open_options options = {.struct_bytes = sizeof options, .rank_count = 1, .word_count = 1};
     struct ckptbench_error error;
     ckptbench *handle;

@@ -469,7 +469,10 @@ static void compare_steps(struct train_setup setup, bool bf16, enum wrap_policy 
     }
     struct parallel_device_memory memory = parallel_device_memory(there.parallel);
     assert_null(parallel_device_memory(here.parallel).base);
-    assert_true(parallel_place(there.parallel, PARALLEL_WEIGHTS, 0, 0) > (float *)memory.base);
+    for (int array = PARALLEL_WEIGHTS; array < PARALLEL_ARRAYS; array++) {
+        const float *place = parallel_place(there.parallel, (enum parallel_array)array, 0, 0);
+        assert_true((uintptr_t)place % 4096 == 0 && (!place || place >= (const float *)memory.base));
+    }
     assert_true((char *)memory.counters + 16 <= (char *)memory.base + memory.bytes);
     world_release(&here);
     world_release(&there);
