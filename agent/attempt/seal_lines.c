@@ -88,7 +88,7 @@ static int seal_attempt(struct attempt *attempt, const char *lines, const struct
     if (has_limit && summary.tasks > 0 && summary.has_several_hosts)
         watch_limit_take(attempt, &summary);
     else if (has_limit && request->measures_limit)
-        watch_limit_measure(attempt, &summary);
+        watch_limit_measure(attempt, &summary, NULL);
     if (ended)
         decide_tasks(attempt, &summary);
     else

@@ -101,6 +101,29 @@ static void beat(const struct attempt *attempt, uint64_t *last_ns)
         return; /* the next one may pass */
 }
 
+/* The measurement after a shell command, which is an agent's of its own: nobody holds the run's lock meanwhile. */
+struct measuring {
+    const struct attempt *attempt;
+    sig_atomic_t signals; /* before it */
+    uint64_t beat_ns;
+};
+
+static int look_around(void *context, struct cb_err *err)
+{
+    struct measuring *self = context;
+    beat(self->attempt, &self->beat_ns);
+    return *self->attempt->signals > self->signals || *self->attempt->time_is_up
+               ? cb_fail(err, CB_ERR_ABORTED, "stopped on request")
+               : 0;
+}
+
+static void measure_limit(struct attempt *attempt, const struct watch_summary *summary)
+{
+    struct measuring measuring = {.attempt = attempt, .signals = *attempt->signals};
+    const struct limit_look look = {look_around, &measuring};
+    watch_limit_measure(attempt, summary, attempt->command ? NULL : &look);
+}
+
 /* The shell command of command= and all its processes end with the run. */
 static int run_shell(struct attempt *attempt, const char *const *variables, uint64_t limit_ns, struct cb_err *err)
 {
@@ -180,7 +203,7 @@ void watch_command_run(struct attempt *attempt)
     status_page_add_fact(attempt->pages.page[0], "watch.command", name);
     bool was_ended = attempt->verdict.decided || requests > 0 || foreground_passed_limit(); /* somebody wants it over */
     if (experiment_bool(attempt->experiment, OPT_BASELINE) && !was_ended)
-        watch_limit_measure(attempt, &summary);
+        measure_limit(attempt, &summary);
     watch_summary_release(&summary);
     decide(attempt, name, requests);
 }

@@ -36,6 +36,7 @@ struct limit {
     int requests;          /* foreground_requests() at the start */
     struct store_object *objects[FILES_MOST];
     const struct limit_meeting *meeting;
+    const struct limit_look *look;
 };
 
 static bool is_stuck(const struct limit *self)
@@ -90,6 +91,8 @@ static int drain(struct limit *self, size_t left, uint64_t deadline_ns, struct c
                 rc = store_completion_error(self->store, &done[i], err);
         if (!rc && foreground_requests() > self->requests)
             rc = cb_fail(err, CB_ERR_ABORTED, "stopped on request");
+        if (!rc && self->look)
+            rc = self->look->look(self->look->context, err);
         if (!rc && clock_monotonic_ns() > deadline_ns)
             rc = cb_fail(err, CB_ERR_TIMEOUT, "the storage did not answer in time");
     }
@@ -138,6 +141,7 @@ static int move(struct limit *self, enum store_request_kind kind, bool *goes_on,
     if (rc) {
         store_cancel(self->store);
         self->requests = INT32_MAX; /* asked already */
+        self->look = NULL;
         (void)!drain(self, 0, clock_monotonic_ns() + LEAVE_NS, NULL);
     }
     *seconds = (double)(clock_monotonic_ns() - start_ns) / (double)NS_PER_S;
@@ -217,9 +221,10 @@ static int open_place(struct limit *self, const struct experiment *experiment, c
 }
 
 int watch_limit_run(const struct experiment *experiment, const char *folder, const struct limit_share *share,
-                    const struct limit_meeting *meeting, struct limit_result *result, struct cb_err *err)
+                    const struct limit_meeting *meeting, const struct limit_look *look, struct limit_result *result,
+                    struct cb_err *err)
 {
-    struct limit limit = {.requests = foreground_requests(), .folder = folder, .meeting = meeting};
+    struct limit limit = {.requests = foreground_requests(), .folder = folder, .meeting = meeting, .look = look};
     *result = (struct limit_result){0};
     int rc = share->writers > 0 ? open_place(&limit, experiment, share, err) : 0;
     if (!rc)
@@ -256,7 +261,7 @@ static void add_reason(struct status_page *page, const char *why)
     status_page_add_fact(page, FACT, text);
 }
 
-void watch_limit_measure(struct attempt *attempt, const struct watch_summary *summary)
+void watch_limit_measure(struct attempt *attempt, const struct watch_summary *summary, const struct limit_look *look)
 {
     struct limit_share share = {.bytes = summary->bytes, .writers = summary->writers, .loads = summary->loads > 0};
     struct limit_result result = {0};
@@ -272,7 +277,7 @@ void watch_limit_measure(struct attempt *attempt, const struct watch_summary *su
     snprintf(share.place, sizeof share.place, "%s", summary->place);
     snprintf(folder, sizeof folder, WATCH_LIMIT_FOLDER "%s", attempt->run);
     if (!rc)
-        rc = watch_limit_run(attempt->experiment, folder, &share, NULL, &result, &err);
+        rc = watch_limit_run(attempt->experiment, folder, &share, NULL, look, &result, &err);
     if (rc || result.writes == 0) {
         add_reason(page, err.message);
         return;

@@ -28,15 +28,22 @@ struct limit_meeting {
     void *context;
 };
 
+/* Called about every 100 ms while the storage is waited for. A failure ends the measurement. */
+struct limit_look {
+    int (*look)(void *context, struct cb_err *err);
+    void *context;
+};
+
 /* Writes as many bytes in as many files as the share says (at most 16 files and 4 GiB), with the io.* settings of runs,
- * fsync inside, and reads them cold; up to three rounds. `meeting` NULL: this machine is alone. The files lie in `folder`
- * of the place, and are removed. A request to end (foreground_requests) ends it with CB_ERR_ABORTED. */
+ * fsync inside, and reads them cold; up to three rounds. `meeting` NULL: this machine is alone. `look` may be NULL. The files
+ * lie in `folder` of the place, and are removed. A request to end (foreground_requests) ends it with CB_ERR_ABORTED. */
 int watch_limit_run(const struct experiment *experiment, const char *folder, const struct limit_share *share,
-                    const struct limit_meeting *meeting, struct limit_result *result, struct cb_err *err) CB_MUST_CHECK;
+                    const struct limit_meeting *meeting, const struct limit_look *look, struct limit_result *result,
+                    struct cb_err *err) CB_MUST_CHECK;
 
 /* Measures on this machine. The median rate of the rounds becomes the baseline of the run, and a fact says what was
- * measured, or why nothing was. */
-void watch_limit_measure(struct attempt *attempt, const struct watch_summary *summary);
+ * measured, or why nothing was. `look` may be NULL. */
+void watch_limit_measure(struct attempt *attempt, const struct watch_summary *summary, const struct limit_look *look);
 
 /* The same from what the tasks of several nodes have measured together (agent/attempt/watch_nodes.h): in each round the
  * bytes of all by the time of the slowest, as the baseline of a run. */

@@ -456,7 +456,7 @@ static int measure(struct watch_nodes *self, const struct plan *plan, const stru
     struct limit_result result = {0};
     char folder[RUN_ID_BYTES + 32];
     snprintf(folder, sizeof folder, WATCH_LIMIT_FOLDER "%.*s@%zu", RUN_ID_BYTES, self->run, plan->number);
-    int rc = watch_limit_run(self->experiment, folder, &plan->own, meeting, &result, err);
+    int rc = watch_limit_run(self->experiment, folder, &plan->own, meeting, NULL, &result, err);
     return rc || plan->own.writers == 0 ? rc : write_result(self, plan->nodes, &result, err);
 }
 

@@ -1,4 +1,5 @@
 """ckptbench watch --join: tasks that share one watched run, started by hand here, and in tests/slurm by srun."""
+import ctypes
 import json
 import os
 import re
@@ -151,15 +152,15 @@ def test_a_killed_task_leaves_its_lines_to_collect(tmp_path):
 class Sealing:
     """A task that has saved, whose run is being sealed: the measurement of the device's limit has begun, and waits."""
 
-    def __init__(self, place, name):
+    def __init__(self, place, name, words=None):
         library, hold = place / "hold_open.so", place / "hold"
         subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, Path(__file__).with_name("hold_open.c"), "-ldl"], check=True)
         for ending in ("begun", "go"):
             os.mkfifo(f"{hold}.{ending}")
         self.go = Path(f"{hold}.go")
         variables = environment(place, OMP_NUM_THREADS="1", LD_PRELOAD=str(library), HOLD=str(hold))
-        command = [PROGRAM, "watch", "--join", name, "--tasks", "1", "--", sys.executable, TRAINING, place, "save:a"]
-        self.task = subprocess.Popen(list(map(str, command)), cwd=place, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        words = words or ["watch", "--join", name, "--tasks", "1", "--", sys.executable, TRAINING, place, "save:a"]
+        self.task = subprocess.Popen([PROGRAM, *map(str, words)], cwd=place, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                      stderr=subprocess.STDOUT, text=True, start_new_session=True)
         begun, waiting = os.open(f"{hold}.begun", os.O_RDONLY | os.O_NONBLOCK), select.poll()
         waiting.register(begun, select.POLLIN | select.POLLHUP)
@@ -184,6 +185,26 @@ def test_a_request_to_end_ends_the_measurement_and_the_run_is_sealed(tmp_path):
     assert sealing.task.returncode == 0 and "run asked  watched" in printed
     assert "limit         not measured: stopped on request" in printed
     assert shown(tmp_path, "asked")["outcome"] == "pass" and not scratch_of(tmp_path)
+
+
+@pytest.mark.without_sanitizers
+@pytest.mark.parametrize("asked", [True, False])
+def test_an_agent_that_measures_after_a_shell_command_gives_signs_of_life_and_ends_on_request(tmp_path, asked):
+    """As in a job, where nobody holds the run's lock: `collect` must not take it for dead."""
+    sealing = Sealing(tmp_path, "shell", ["run", "workload=watch", f"command={sys.executable} {TRAINING} {tmp_path} save:a"])
+    (attempt,) = (tmp_path / "home/runs").glob("*/attempts/1")
+    libc = ctypes.CDLL(None)
+    renamed = libc.inotify_init1(os.O_NONBLOCK)
+    assert renamed >= 0 and libc.inotify_add_watch(renamed, bytes(attempt), 0x80) >= 0  # IN_MOVED_TO
+    if asked:
+        (agent,) = Path(f"/proc/{sealing.task.pid}/task/{sealing.task.pid}/children").read_text().split()
+        os.kill(int(agent), signal.SIGTERM)
+    printed = sealing.end()
+    beats = os.read(renamed, 65536).count(b"progress.json")
+    os.close(renamed)
+    assert beats >= 2 and not scratch_of(tmp_path)  # one while it measured; the last one is the seal's
+    assert ("limit         not measured: stopped on request" if asked else "limit         measured after the command") in printed, printed
+    assert shown(tmp_path, "LATEST")["outcome"] == "pass"
 
 
 @pytest.mark.without_sanitizers
