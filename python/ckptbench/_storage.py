@@ -1,17 +1,17 @@
 """Writer and Reader: the engine as storage of torch.distributed.checkpoint (dcp.save, dcp.load, dcp.async_save).
 
 DCP plans; the engine writes or reads what the plan gives to each rank, and commits the checkpoint."""
+import copy
 import dataclasses
 import io
 import os
 
 import torch
 from torch.distributed.checkpoint import metadata as dcp_metadata
-from torch.distributed.checkpoint import staging
 from torch.distributed.checkpoint.planner import LoadItemType, WriteItemType
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_map
 
 from . import _library, _state, _world
 
@@ -63,18 +63,24 @@ class Writer(_Storage, StorageWriter):
         if not kwargs.get("use_collectives", True):
             raise ValueError("Writer needs dcp.save with use_collectives=True")
 
-    # Before DefaultStager, async_save leaves tensors in host memory where they are unless the writer copies them, and so
-    # would save what training changes meanwhile.
-    if not hasattr(staging, "DefaultStager"):
-        _synchronize_after_execute = should_synchronize_after_execute = False  # both make it an AsyncStager
+    # dcp.async_save lets a writer with these functions make the copy of the state. PyTorch's own do not serve: DefaultStager
+    # fails with ShardedTensors, and releases before it leave tensors in host memory where they are.
+    _synchronize_after_execute = should_synchronize_after_execute = False
 
-        def stage(self, state_dict):
-            def copy(tensor):
-                return tensor.detach().clone() if tensor.device.type == "cpu" else tensor.detach().to("cpu")
-            return tree_map_only(torch.Tensor, copy, state_dict)
+    def stage(self, state_dict):
+        """A copy in host memory, which training does not change. Complete on return."""
+        def copied(value):
+            if not isinstance(value, torch.Tensor):
+                return copy.deepcopy(value)
+            value = value.detach()
+            return value.clone() if value.device.type == "cpu" else value.to("cpu")
+        return tree_map(copied, state_dict)
 
-        def synchronize_staging(self):
-            """stage() returns when the copy is complete."""
+    def synchronize_staging(self):
+        """stage() returns when the copy is complete."""
+
+    def close(self):
+        """Nothing is kept from one save to the next."""
 
     def storage_meta(self):
         kind = getattr(dcp_metadata, "StorageMeta", None)  # an older PyTorch has none

@@ -230,7 +230,8 @@ for kind in KINDS[:-1]:
     CASES[f"modules_{kind}"] = trained(kind, "ours")
 CASES["modules_flat"] = trained(torch_states.FULLY_SHARDED, "ours", flatten=True)
 CASES["modules_stock"] = trained(torch_states.FULLY_SHARDED, "stock")
-CASES["modules_writer_async"] = trained(torch_states.FULLY_SHARDED, "writer_async")
+for kind in torch_states.STAGED:
+    CASES[f"modules_writer_async_{kind}"] = trained(kind, "writer_async")
 
 
 @case
@@ -283,6 +284,37 @@ def stages(ranks):
     if len(updater.state) != 8 or not all(state["step"] == 1 and state["exp_avg"].any() for state in updater.state.values()):
         return "the optimizer's state was not loaded"
     return torch_states.difference(expected, dict(whole.state_dict()))
+
+
+class Group(dict):
+    """A dict of a kind of its own, as libraries have them: PyTorch stores what is in it."""
+
+
+@case
+def changed_while_it_is_saved(ranks):
+    """Values and tensors that training changes before they are written are saved as they were when async_save returned."""
+    is_changed = threading.Event()
+
+    class LateWriter(check().Writer):
+        def write_data(self, plan, planner):
+            is_changed.wait()
+            return super().write_data(plan, planner)
+
+    state = {"group": Group(w=torch.ones(3)), "counts": {"seen": [1, 2], "of": bytearray(b"ab")}, "both": (torch.ones(2), 5)}
+    path = ranks.path("changed")
+    future = dcp.async_save(state, storage_writer=LateWriter(path))
+    state["group"]["w"].zero_()
+    state["counts"]["seen"].append(3)
+    state["counts"]["of"][0] = 0
+    state["both"][0].zero_()
+    is_changed.set()
+    future.result()
+    loaded = {"group": {"w": torch.zeros(3)}, "counts": {"seen": [], "of": None}, "both": None}
+    check().load(path, loaded)
+    both, loaded["both"] = loaded["both"], None
+    if both[1] != 5 or not torch.equal(both[0], torch.ones(2)):
+        return f"both: {both}"
+    return torch_states.difference({"group": {"w": torch.ones(3)}, "counts": {"seen": [1, 2], "of": bytearray(b"ab")}, "both": None}, loaded)
 
 
 # What is wrong, and how it is said

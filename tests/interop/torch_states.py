@@ -33,6 +33,7 @@ if hasattr(torch.cpu.Stream, "record_event"):  # else FSDP2 needs CUDA: in 2.4 a
     KINDS, FULLY_SHARDED = ["ddp", "fsdp1", "fsdp2", "fsdp1-hybrid", "fsdp2-tp", "plain"], "fsdp2"
 else:
     KINDS, FULLY_SHARDED = ["ddp", "fsdp1", "fsdp1-hybrid", "plain"], "fsdp1"
+STAGED = sorted({"fsdp1", FULLY_SHARDED})  # whose states dcp.async_save copies: ShardedTensors, and DTensors where it can
 
 
 def can_be_stored(dtype):
