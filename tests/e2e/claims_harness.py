@@ -29,20 +29,20 @@ class Background:
         self.gate.touch()
         if self.process.poll() is None:
             try:
-                self.process.communicate(timeout=60)
+                self.process.communicate(timeout=120)
             except subprocess.TimeoutExpired:
                 os.killpg(self.process.pid, signal.SIGKILL)
                 raise
 
     def finish(self, code=0):
         self.gate.touch()
-        out, err = self.process.communicate(timeout=90)
+        out, err = self.process.communicate(timeout=120)
         assert self.process.returncode == code, (out, err)
         return out
 
 
 def until(condition, what, process=None):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not condition():
         assert time.monotonic() < deadline, what
         assert process is None or process.poll() is None, process.communicate()

@@ -27,7 +27,7 @@ class Run:
         (self.run / "experiment.yaml").write_text("\n".join(lines) + "\n")
         self.attempt = self.run / "attempts/1"
 
-    def await_(self, condition, seconds=40):
+    def await_(self, condition, seconds=200):
         deadline = time.monotonic() + seconds
         while not (found := condition()):
             assert time.monotonic() < deadline, f"it did not happen in time: {self.logs()}"
@@ -43,7 +43,7 @@ class Run:
         except (OSError, ValueError):
             return {}
 
-    def await_manifest(self, seconds=40):
+    def await_manifest(self, seconds=200):
         return self.await_(lambda: self.read("manifest.json"), seconds)
 
     def progress(self):
@@ -70,7 +70,7 @@ class Run:
         assert len(found) == 1, found
         return found[0]
 
-    def assert_nothing_left(self, seconds=10, stale_pages=False):
+    def assert_nothing_left(self, seconds=60, stale_pages=False):
         """No process and no folder of status pages; those of an agent that was killed stay until the next start."""
         deadline = time.monotonic() + seconds
         while True:

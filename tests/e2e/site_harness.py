@@ -60,7 +60,7 @@ class Laptop:
     def submit(self, site, *words, **options):
         return self.document("submit", "--site", site, f"store={self.folder}/login/store", *words, **options)
 
-    def wait_final(self, *words, seconds=90):
+    def wait_final(self, *words, seconds=200):
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             lines = {line["run"]: line for line in self.document("status", *words)}
@@ -69,7 +69,7 @@ class Laptop:
             time.sleep(0.3)
         raise AssertionError(f"not all have ended: {lines}")
 
-    def wait_state(self, run, state, seconds=60):
+    def wait_state(self, run, state, seconds=200):
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             line, = self.document("status", run)
@@ -83,16 +83,16 @@ class Laptop:
         """The same program on the login node, by somebody who is logged in there."""
         environment = dict(self.environment, CKPTBENCH_HOME=str(self.there), SLURM_CONF=str(self.configuration), OMPI_MCA_btl="self,tcp")
         return subprocess.run([PROGRAM, *words], cwd=self.folder, env=environment, capture_output=True, text=True,
-                              timeout=60, check=True).stdout
+                              timeout=120, check=True).stdout
 
     def jobs_named(self, run):
         return subprocess.run(["squeue", "-h", "-a", "-t", "all", "-n", run, "-o", "%i"], env=dict(os.environ, SLURM_CONF=str(self.configuration)),
-                              capture_output=True, text=True, timeout=60, check=True).stdout.split()
+                              capture_output=True, text=True, timeout=120, check=True).stdout.split()
 
     def end_all(self):
         for line in json.loads(self.there_call("status", "--json")):
             if line["job"] and line["state"] not in FINAL:
-                subprocess.run(["scancel", line["job"]], env=dict(os.environ, SLURM_CONF=str(self.configuration)), timeout=60, check=False)
+                subprocess.run(["scancel", line["job"]], env=dict(os.environ, SLURM_CONF=str(self.configuration)), timeout=120, check=False)
 
 
 def fake_program(prefix, text):

@@ -42,7 +42,7 @@ class Cluster:
 
     def slurm(self, *words, check=True, **more):
         """A command of Slurm itself."""
-        result = subprocess.run(words, cwd=self.folder, env=self.environment(**more), capture_output=True, text=True, timeout=60)
+        result = subprocess.run(words, cwd=self.folder, env=self.environment(**more), capture_output=True, text=True, timeout=120)
         assert not check or result.returncode == 0, f"{words}: {result.stdout}{result.stderr}"
         return result.stdout
 
@@ -58,7 +58,7 @@ class Cluster:
     def status(self, *runs, **options):
         return {line["run"]: line for line in self.document("status", *runs, **options)}
 
-    def wait_for(self, run, *states, seconds=60):
+    def wait_for(self, run, *states, seconds=200):
         """The run's line once it is in one of the states (any final one: only those)."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -69,7 +69,7 @@ class Cluster:
             time.sleep(0.1)
         raise AssertionError(f"{run} is {line}, not {states}")
 
-    def wait_final(self, *runs, seconds=90):
+    def wait_final(self, *runs, seconds=200):
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             lines = self.status(*runs)

@@ -33,7 +33,7 @@ class Copy:
         self.build = self.tree / where
 
     def apply(self, patch):
-        subprocess.run(["git", "apply", "--whitespace=nowarn", patch], cwd=self.tree, check=True, timeout=60)
+        subprocess.run(["git", "apply", "--whitespace=nowarn", patch], cwd=self.tree, check=True, timeout=120)
 
     def make(self):
         """Builds the programs; the options are those of the build, which is not compiled anew on their account."""

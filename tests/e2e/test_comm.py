@@ -17,7 +17,7 @@ DRILL = BUILD / "tests/comm_drill"
 
 
 def over_mpi(name, ranks):
-    result = subprocess.run([*mpirun(), "-n", str(ranks), str(DRILL), name], capture_output=True, text=True, timeout=60)
+    result = subprocess.run([*mpirun(), "-n", str(ranks), str(DRILL), name], capture_output=True, text=True, timeout=120)
     return result.returncode == 0, result.stdout, result.stderr
 
 
@@ -29,7 +29,7 @@ def start_over_tcp(name, rank, ranks, port, **environment):
 def over_tcp(name, ranks):
     (port,) = free_ports(1)
     processes = [start_over_tcp(name, rank, ranks, port) for rank in range(ranks)]
-    said = [process.communicate(timeout=60) for process in processes]
+    said = [process.communicate(timeout=120) for process in processes]
     return all(process.returncode == 0 for process in processes), "".join(out for out, _ in said), "".join(err for _, err in said)
 
 
@@ -77,7 +77,7 @@ def test_a_rank_that_never_comes_does_not_hang_the_others(drill, name, code):
 
 
 def test_one_rank_needs_no_launcher():
-    result = subprocess.run([str(DRILL), "broadcast"], capture_output=True, text=True, timeout=30)
+    result = subprocess.run([str(DRILL), "broadcast"], capture_output=True, text=True, timeout=120)
     assert result.stdout == "rank 0 of 1: rank 0's\n", result.stderr
 
 
@@ -97,7 +97,7 @@ def test_over_tcp_ranks_may_start_in_any_order():
     time.sleep(0.3)  # they try, and are refused
     first = start_over_tcp("agree", 0, 3, port)
     for process in (first, *others):
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
         assert process.returncode == 0 and "sum 33" in out, err
 
 
@@ -112,11 +112,11 @@ def test_over_tcp_a_stranger_is_turned_away_and_hinders_nobody():
             time.sleep(0.01)
     strangers[0].sendall(b"GET / HTTP/1.1\r\n\r\n")
     other_key = start_over_tcp("agree", 1, 3, port, COMM_DRILL_KEY="x")
-    _, why = other_key.communicate(timeout=60)
+    _, why = other_key.communicate(timeout=120)
     assert other_key.returncode == 1 and "did not let this rank in" in why
     ranks = [start_over_tcp("agree", rank, 3, port) for rank in (1, 2)]
     for process in (first, *ranks):
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
         assert process.returncode == 0 and "sum 33" in out, err
     for stranger in strangers:
         stranger.close()
@@ -125,5 +125,5 @@ def test_over_tcp_a_stranger_is_turned_away_and_hinders_nobody():
 def test_over_tcp_who_has_not_come_is_named():
     (port,) = free_ports(1)
     processes = [start_over_tcp("agree", rank, 4, port, COMM_DRILL_KEY="k") for rank in (0, 1)]
-    said = [process.communicate(timeout=60)[1] for process in processes]
+    said = [process.communicate(timeout=120)[1] for process in processes]
     assert "2 of 4 ranks have not come; the first is rank 2" in said[0] and all(process.returncode == 1 for process in processes)

@@ -53,7 +53,7 @@ def as_ordinary_user(place, *words, memlock=None, wrapper=(), code=0):
 def used(place, run):
     """The steps of the ladder, as the history has them."""
     environment = {"PATH": os.environ["PATH"], "CKPTBENCH_HOME": str(place / "user/home"), **SANITIZERS}
-    shown = subprocess.run([place / "ckptbench", "show", run["run"]], env=environment, capture_output=True, text=True, timeout=60)
+    shown = subprocess.run([place / "ckptbench", "show", run["run"]], env=environment, capture_output=True, text=True, timeout=120)
     assert shown.returncode == 0, shown.stderr
     return next(line for line in shown.stdout.splitlines() if line.startswith("used"))
 

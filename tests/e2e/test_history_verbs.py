@@ -25,7 +25,7 @@ class Home:
         folder = self.folder / "runs" / run
         self.count += 1
         subprocess.run([BUILD / "tests/make_run", folder, f"started={1700000000 + 60 * self.count}", *words],
-                       check=True, timeout=60)
+                       check=True, timeout=120)
         if sweep:
             (folder / "planned.json").write_text(json.dumps(
                 {"version": 1, "run": run, "sweep": sweep, "block": block, "combination": combination,
@@ -35,7 +35,7 @@ class Home:
     def call(self, *arguments, code=0):
         environment = {**os.environ, "CKPTBENCH_HOME": str(self.folder)}
         result = subprocess.run([BUILD / "ckptbench", *arguments], env=environment, capture_output=True, text=True,
-                                timeout=60)
+                                timeout=120)
         assert result.returncode == code, result.stdout + result.stderr
         return result
 
@@ -329,7 +329,7 @@ def night_after_night(home, saves, *more):
         home.make(f"night-{night:02}", f"save={save}", "load=2", "made_ranks=4", "made_iterations=5", *keys)
         home.call("collect")
         home.call(*baseline)
-        codes.append(subprocess.run([BUILD / "ckptbench", *compare, *more], env=environment, capture_output=True, timeout=60).returncode)
+        codes.append(subprocess.run([BUILD / "ckptbench", *compare, *more], env=environment, capture_output=True, timeout=120).returncode)
     return codes
 
 
@@ -584,7 +584,7 @@ def test_history_draws_bars_in_the_encoding_of_the_terminal(home, locale, bars):
     except OSError:  # the program has closed its end
         pass
     os.close(controller)
-    assert program.wait(timeout=60) == 0
+    assert program.wait(timeout=120) == 0
     assert bars in shown.decode().splitlines()[1]
 
 

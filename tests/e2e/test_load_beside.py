@@ -91,7 +91,7 @@ def test_clean_removes_what_a_killed_load_left(place):
     until = place / "until"
     with subprocess.Popen([PROGRAM, "run", *TINY, "ops=load", "suffix=s", f"store=fault:until={until}+ops=read:{place}/store",
                            "load.dataset=64KiB/s", "--json"], cwd=place, env=environment(place), stdout=subprocess.PIPE, text=True) as process:
-        home, deadline = f"CKPTBENCH_HOME={place}/home".encode(), time.monotonic() + 120
+        home, deadline = f"CKPTBENCH_HOME={place}/home".encode(), time.monotonic() + 200
         while [path.stat().st_size for path in (place / "store").glob("baseline-*/dataset/rank-?")] != [640 << 10] * 2:
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.02)

@@ -22,7 +22,7 @@ def run(where, *words):
 
 
 def show(where, document):
-    return subprocess.run([PROGRAM, "show", document["run"]], capture_output=True, text=True, timeout=30, check=True,
+    return subprocess.run([PROGRAM, "show", document["run"]], capture_output=True, text=True, timeout=120, check=True,
                           env=dict(os.environ, CKPTBENCH_HOME=str(where / "home"))).stdout
 
 

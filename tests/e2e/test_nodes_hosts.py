@@ -33,14 +33,14 @@ class Hosts(Run):
                                         stdin=subprocess.DEVNULL)
         return self
 
-    def finish(self, timeout=60):
+    def finish(self, timeout=120):
         self.process.wait(timeout=timeout)
         return self.read("manifest.json")
 
     def end(self):
         super().end()
         if self.process:
-            self.process.wait(timeout=30)
+            self.process.wait(timeout=120)
 
 
 @pytest.fixture
@@ -107,12 +107,12 @@ def test_a_real_checkpoint_is_saved_by_two_hosts_and_each_loads_what_the_other_w
     manifest = json.loads((run / "attempts/1/manifest.json").read_text())
     assert (manifest["outcome"], manifest["ranks"]) == ("pass", 4)
     shown = subprocess.run([BUILD / "ckptbench", "show", "LATEST", "--nodes"], env=dict(os.environ, CKPTBENCH_HOME=str(tmp_path / "home")),
-                           capture_output=True, text=True, timeout=60, check=True).stdout
+                           capture_output=True, text=True, timeout=120, check=True).stdout
     assert [line.split()[0] for line in shown.splitlines() if "joined" in line] == ["node-a", "node-b"]
     assert re.search(r"^save +node-[ab] +2 .*\n +node-[ab] +2 ", shown, re.M)
     assert b"load.shift=2 ranks: one node further" in (run / "attempts/1/records").read_bytes()
     document = subprocess.run([BUILD / "ckptbench", "show", "LATEST", "--time", "--json"], env=dict(os.environ, CKPTBENCH_HOME=str(tmp_path / "home")),
-                              capture_output=True, text=True, timeout=60, check=True).stdout
+                              capture_output=True, text=True, timeout=120, check=True).stdout
     document = json.loads(document)["time"]
     assert [host["node"] for host in document["host"]] == ["node-a", "node-b"]
     assert all(max(filter(None, host["cpu_fraction"])) > 0 for host in document["host"])
@@ -139,7 +139,7 @@ def test_progress_on_a_wide_terminal_has_the_rate_of_every_host(tmp_path):
     except OSError:  # the program has ended
         pass
     os.close(terminal)
-    assert process.wait(timeout=60) == 0, shown
+    assert process.wait(timeout=120) == 0, shown
     assert re.search(r"save +[12]/2  .* node-a [\d.]+ [KMG]iB/s, node-b [\d.]+ [KMG]iB/s", shown.decode()), shown
 
 
@@ -179,5 +179,5 @@ def test_a_key_in_no_command_line_and_no_environment(hosts, tmp_path):
 
 def test_hosts_that_are_options_of_ssh_are_refused(tmp_path):
     result = subprocess.run([BUILD / "ckptbench", "run", "hosts=-oProxyCommand=x,b", "model=gpt2-tiny"], stdin=subprocess.DEVNULL,
-                            env=dict(os.environ, CKPTBENCH_HOME=str(tmp_path)), capture_output=True, text=True, timeout=60)
+                            env=dict(os.environ, CKPTBENCH_HOME=str(tmp_path)), capture_output=True, text=True, timeout=120)
     assert result.returncode == 2 and "hosts=" in result.stderr

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not CLUSTER, reason="no Slurm cluster (CKPTBENCH
 
 def slurm(*words):
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))}
-    return subprocess.run(words, env=dict(kept, SLURM_CONF=CLUSTER), capture_output=True, text=True, timeout=60, check=True).stdout
+    return subprocess.run(words, env=dict(kept, SLURM_CONF=CLUSTER), capture_output=True, text=True, timeout=120, check=True).stdout
 
 
 # In front of srun: keeps the words with which agents of other nodes are started, and holds these back until they may go.
@@ -129,7 +129,7 @@ def test_nobody_outlives_the_head(job):
     run.await_(lambda: run.progress().get("iteration", 0) > 1)
     os.kill(run.only_process("ckptbench-agent", "run"), signal.SIGKILL)
     assert run.await_(run.is_over, 60)
-    run.assert_nothing_left(seconds=20, stale_pages=True)
+    run.assert_nothing_left(stale_pages=True)
     assert not (run.attempt / "manifest.json").exists()
 
 
@@ -150,7 +150,7 @@ def test_cancelled_job_is_sealed_with_what_is_known(job):
     manifest = run.await_manifest(60)
     assert manifest["outcome"] == "cancelled" and manifest["ranks"] == 4 and manifest["samples"] > 4 * 3
     assert run.await_(run.is_over, 60)
-    run.assert_nothing_left(seconds=20, stale_pages=True)
+    run.assert_nothing_left(stale_pages=True)
 
 
 def test_more_nodes_than_the_allocation_has_are_refused(job):
@@ -161,9 +161,9 @@ def test_more_nodes_than_the_allocation_has_are_refused(job):
 
 def throw_garbage(port):
     """At a port of the rendezvous: bytes that are no handshake, a handshake without the key, and connections that say nothing, which are left open."""
-    silent = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(8)]
+    silent = [socket.create_connection(("127.0.0.1", port), timeout=120) for _ in range(8)]
     for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\0" * 100000, os.urandom(5000), b"\x16\x03\x01\xff\xff" + b"A" * 70000):
-        with socket.create_connection(("127.0.0.1", port), timeout=20) as stranger:
+        with socket.create_connection(("127.0.0.1", port), timeout=120) as stranger:
             try:
                 stranger.sendall(garbage)
                 stranger.shutdown(socket.SHUT_WR)
@@ -172,7 +172,7 @@ def throw_garbage(port):
                 pass  # it has hung up on us
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as stranger, pytest.raises(OSError):
+    with socket.create_connection(("127.0.0.1", port), timeout=120) as stranger, pytest.raises(OSError):
         context.wrap_socket(stranger)
     return silent
 
@@ -185,7 +185,7 @@ def test_strangers_at_the_rendezvous_are_dropped_and_an_agent_with_another_key_n
     silent = throw_garbage(int(port))
     node = re.search(r"--nodelist=(n\d+)", " ".join(words)).group(1)
     stranger = subprocess.run([run.programs / "ckptbench-agent", "node", "--name", node, "--head", "127.0.0.1", "--port", port, "--timeout", "1s"],
-                              input=64 * "a" + "\n", capture_output=True, text=True, timeout=60)
+                              input=64 * "a" + "\n", capture_output=True, text=True, timeout=120)
     assert stranger.returncode == 4 and f"node {node}: the head does not answer at 127.0.0.1, port {port}" in stranger.stderr
     assert run.progress()["state"] == "joining"
     (run.folder / "open").touch()

@@ -19,7 +19,7 @@ exec {srun} "$@"
 
 
 def release_of(program):
-    return subprocess.run([program, "--version"], capture_output=True, text=True, check=True, timeout=60).stdout.split()[1]
+    return subprocess.run([program, "--version"], capture_output=True, text=True, check=True, timeout=120).stdout.split()[1]
 
 
 def write_other(program, path):

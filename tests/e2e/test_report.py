@@ -83,7 +83,7 @@ def suite_page(place):
 
 
 def make(place, run, *words):
-    subprocess.run([BUILD / "tests/make_run", place / "home/runs" / run, *map(str, words)], check=True, timeout=60)
+    subprocess.run([BUILD / "tests/make_run", place / "home/runs" / run, *map(str, words)], check=True, timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -661,7 +661,7 @@ def test_a_page_prints(browser, run_page):
 
 def test_a_page_of_512_ranks_is_small(place, browser):
     folder = place / "home/runs/20261121-w512"
-    subprocess.run([BUILD / "tests/make_run", folder, "made_ranks=512", "made_iterations=5", "ranks=512"], check=True, timeout=60)
+    subprocess.run([BUILD / "tests/make_run", folder, "made_ranks=512", "made_iterations=5", "ranks=512"], check=True, timeout=120)
     path, data = page_of(place, "20261121-w512")
     assert len(data["documents"]["run"]["data"]["ranks"]["save"]) == 512
     assert path.stat().st_size < 1_500_000
@@ -690,7 +690,7 @@ def test_what_no_page_can_be_made_of_is_an_error(place, run):
 
 def test_the_charts_library_is_what_its_hash_says():
     folder = ROOT / "share/report/echarts"
-    subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=folder, check=True, timeout=60)
+    subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=folder, check=True, timeout=120)
     lock = json.loads((folder / "package-lock.json").read_text())
     assert lock["packages"]["node_modules/echarts"]["version"] == json.loads((folder / "package.json").read_text())["dependencies"]["echarts"]
     assert {"LICENSE", "NOTICE", "LICENSE-zrender", "LICENSE-d3", "LICENSE-tslib"} <= {path.name for path in folder.iterdir()}

@@ -38,7 +38,7 @@ class Place:
         return first
 
     def until(self, condition, process):
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 200
         while not condition():
             assert time.monotonic() < deadline
             assert process is None or process.poll() is None, process.communicate()
@@ -46,7 +46,7 @@ class Place:
 
     def finish(self, first, code=0):
         self.gate.touch()
-        out, err = first.communicate(timeout=90)
+        out, err = first.communicate(timeout=120)
         assert first.returncode == code, (out, err)
         return json.loads(out)
 

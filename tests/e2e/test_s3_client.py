@@ -30,7 +30,7 @@ class Bed:
                             "AWS_ENDPOINT_URL": faults.endpoint, "CKPTBENCH_HOME": str(home)}
 
     def call(self, *words, code=0):
-        return call(PROGRAM, *words, code=code, timeout=90, **self.environment)
+        return call(PROGRAM, *words, code=code, timeout=120, **self.environment)
 
     def run(self, *words):
         return json.loads(self.call("run", "--json", *TINY, *words).stdout)
@@ -176,7 +176,7 @@ def test_a_lost_upload_is_complete_only_if_the_object_is_its_own(bed, other):
         client = Client(bed.faults.endpoint, bed.faults.access_key, bed.faults.secret_key)
         client.must("PUT", "bucket", bed.faults.log("CompleteMultipartUpload")[0]["key"], body=b"?" * size)
         bed.faults.fail({"operation": "CompleteMultipartUpload", "fault": "error", "status": 404, "code": "NoSuchUpload"})
-    said = process.communicate(timeout=60)[0]
+    said = process.communicate(timeout=120)[0]
     assert (process.returncode == 0) == (not other), said
     assert not other or "what another upload wrote" in said
 
@@ -302,7 +302,7 @@ def worker_of(folder):
     return None
 
 
-def wait_for(what, seconds=30):
+def wait_for(what, seconds=200):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         found = what()
@@ -319,7 +319,7 @@ def test_what_a_killed_rank_was_uploading_is_aborted(bed, tmp_path):
     try:
         wait_for(bed.faults.uploads)
         os.kill(wait_for(lambda: worker_of(tmp_path)), signal.SIGKILL)
-        said, _ = run.communicate(timeout=60)
+        said, _ = run.communicate(timeout=120)
     finally:
         run.kill()
     assert run.returncode in (3, 4), said

@@ -10,7 +10,7 @@ TINY = ("model=gpt2-tiny", "ranks=2", "tp=2", "iterations=1", "warmup=0", "basel
 
 
 def run(home, *words, code=0, **environment):
-    result = call(PROGRAM, "run", "--json", *TINY, *words, code=code, timeout=90, CKPTBENCH_HOME=str(home), **environment)
+    result = call(PROGRAM, "run", "--json", *TINY, *words, code=code, timeout=120, CKPTBENCH_HOME=str(home), **environment)
     return json.loads(result.stdout) if code == 0 else result.stdout + result.stderr
 
 

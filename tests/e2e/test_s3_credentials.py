@@ -31,7 +31,7 @@ def faults(shared):
 
 def run(faults, home, *words, code=0, **environment):
     environment = {"HOME": str(home), "CKPTBENCH_HOME": str(home / "ckptbench"), "AWS_ENDPOINT_URL": faults.endpoint} | environment
-    return call(PROGRAM, *RUN, f"suffix=s{time.monotonic_ns()}", *words, code=code, timeout=90, **environment)
+    return call(PROGRAM, *RUN, f"suffix=s{time.monotonic_ns()}", *words, code=code, timeout=120, **environment)
 
 
 def write(path, text):
@@ -168,14 +168,14 @@ def test_no_secret_is_in_a_log_a_record_the_run_folder_a_process_list_or_the_dat
         while process.poll() is None:
             lines += command_lines(home)
             time.sleep(0.02)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
         seen += out + err + b"".join(lines)
     assert b"ckptbench-worker" in seen
-    failed = subprocess.run([str(PROGRAM), *RUN, "suffix=z"], env=environment | {"AWS_SECRET_ACCESS_KEY": SECRET[::-1]}, capture_output=True, timeout=60)
+    failed = subprocess.run([str(PROGRAM), *RUN, "suffix=z"], env=environment | {"AWS_SECRET_ACCESS_KEY": SECRET[::-1]}, capture_output=True, timeout=120)
     assert failed.returncode != 0
     seen += failed.stdout + failed.stderr
     for verb in (["doctor", "store=s3://bucket/p"], ["export", "LATEST", "--json"], ["show", "LATEST"], ["s3", "clean", "s3://bucket/p"]):
-        result = subprocess.run([str(PROGRAM), *verb], env=environment, capture_output=True, timeout=60)
+        result = subprocess.run([str(PROGRAM), *verb], env=environment, capture_output=True, timeout=120)
         seen += result.stdout + result.stderr
     files = [path for path in home.rglob("*") if path.is_file()]
     assert any(path.name == "history.db" for path in files) and any(path.name == "records" for path in files)

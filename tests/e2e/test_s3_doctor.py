@@ -124,7 +124,7 @@ def test_clean_asks_where_there_is_somebody_to_ask(faults, tmp_path, answer, lef
         while b"[y/N]" not in said:
             said += os.read(mine, 1000)
         os.write(mine, answer.encode() + b"\n")
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=120)
     finally:
         process.kill()
         os.close(mine)

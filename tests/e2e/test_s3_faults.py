@@ -30,7 +30,7 @@ class Bed:
 
     def run(self, *words, code=0, **environment):
         environment = self.keys | {"CKPTBENCH_HOME": str(self.home), "AWS_ENDPOINT_URL": self.faults.endpoint} | environment
-        return call(PROGRAM, "run", "--json", *SAVE, *words, code=code, timeout=90, **environment)
+        return call(PROGRAM, "run", "--json", *SAVE, *words, code=code, timeout=120, **environment)
 
     def passes(self, *words, **environment):
         return json.loads(self.run(*words, **environment).stdout)
@@ -277,7 +277,7 @@ def test_a_list_that_never_ends_is_given_up(bed):
     page = ('<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>again</NextContinuationToken>'
             '<Contents><Key>p/x/a</Key><Size>1</Size></Contents></ListBucketResult>')
     bed.faults.fail({"operation": "ListObjectsV2", "fault": "answer", "body": page, "times": 0})
-    result = call(PROGRAM, "verify", "s3://bucket/p", code=None, timeout=60, AWS_ENDPOINT_URL=bed.faults.endpoint, **bed.keys)
+    result = call(PROGRAM, "verify", "s3://bucket/p", code=None, timeout=120, AWS_ENDPOINT_URL=bed.faults.endpoint, **bed.keys)
     assert result.returncode != 0
 
 

@@ -199,13 +199,13 @@ def test_a_checkpoint_is_converted_into_a_bucket(home, source):
 def test_a_stopped_conversion_into_a_bucket_is_no_checkpoint_and_goes_on(home, how):
     conversion = Conversion(home)
     process = conversion.begin(f"fault:bandwidth=2MiB/s+ops=read:{conversion.sources['disk']}")
-    deadline, uploads = time.monotonic() + 100, []  # the first part goes after 4 s, the last after 12
+    deadline, uploads = time.monotonic() + 200, []  # the first part goes after 4 s, the last after 12
     while not uploads and process.poll() is None and time.monotonic() < deadline:
         uploads = conversion.uploads()
         time.sleep(0.05)
     process.send_signal(how)
     assert uploads, "it was to be stopped while it sends"
-    said = process.communicate(timeout=60)[1]
+    said = process.communicate(timeout=120)[1]
     assert conversion.names() == {".ckptbench-convert"}
     assert home.call("verify", conversion.target, code=3).stdout
     if how == signal.SIGINT:

@@ -32,7 +32,7 @@ def test_open_uploads_are_listed_until_they_are_aborted(server):
 
 def test_the_bucket_may_stand_in_the_host_name(server):
     address = f"{server.bucket}.s3.localhost"
-    connection = http.client.HTTPConnection("127.0.0.1", Client(server.endpoint, "", "").endpoint.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", Client(server.endpoint, "", "").endpoint.port, timeout=120)
     connection.request("GET", "/", headers={"Host": address})
     assert connection.getresponse().status == 403  # NoSuchBucket would be 404
     connection.close()

@@ -58,7 +58,7 @@ def store(request, tmp_path):
 @pytest.fixture
 def run(store, tmp_path):
     def run_words(*words, outcome="pass"):
-        document = json.loads(call(PROGRAM, "run", "--json", *TINY, f"store={store.uri}", *words, code=None, timeout=90,
+        document = json.loads(call(PROGRAM, "run", "--json", *TINY, f"store={store.uri}", *words, code=None, timeout=120,
                                    CKPTBENCH_HOME=str(tmp_path / "home"), **store.environment).stdout)
         assert document["outcome"] == outcome, document["message"]
         return document
@@ -66,7 +66,7 @@ def run(store, tmp_path):
 
 
 def said(store, *words, code=0):
-    result = call(PROGRAM, *words, code=code, timeout=90, **store.environment)
+    result = call(PROGRAM, *words, code=code, timeout=120, **store.environment)
     return result.stdout + result.stderr
 
 

@@ -46,8 +46,8 @@ class Machine:
 
     def make(self, run, *words):
         folder = self.home / "runs" / run
-        subprocess.run([BUILD / "tests/make_run", folder, *words], check=True, timeout=60)
-        subprocess.run(["sync", "--file-system", self.home], check=True, timeout=60)  # as agents do: else another client waits for it
+        subprocess.run([BUILD / "tests/make_run", folder, *words], check=True, timeout=120)
+        subprocess.run(["sync", "--file-system", self.home], check=True, timeout=120)  # as agents do: else another client waits for it
         return folder
 
     def index(self):
@@ -93,7 +93,7 @@ def test_a_later_attempt_of_a_run_that_had_ended_is_noticed(machines):
     first, second = machines
     folder = first.make("20261121-aaaa", "outcome=timeout")
     assert [run["outcome"] for machine in machines for run in machine.json("list")] == ["timeout", "timeout"]
-    subprocess.run([BUILD / "tests/make_run", first.home / "spare/20261121-aaaa"], check=True, timeout=60)
+    subprocess.run([BUILD / "tests/make_run", first.home / "spare/20261121-aaaa"], check=True, timeout=120)
     spare = first.home / "spare/20261121-aaaa/attempts/1"
     (spare / "manifest.json").write_text((spare / "manifest.json").read_text().replace('"attempt": 1', '"attempt": 2'))
     shutil.copytree(spare, folder / "attempts/2")
@@ -182,7 +182,7 @@ def test_a_kill_while_the_index_is_made_costs_nothing_but_time(machines):
         call = second.start("list")
         time.sleep(delay)
         call.send_signal(signal.SIGKILL)
-        call.communicate(timeout=60)
+        call.communicate(timeout=120)
     assert second.runs() == names
     assert second.json("show", names[7])["outcome"] == "pass"
 

@@ -29,7 +29,7 @@ class Home:
 
     def make(self, run, day, save, *words):
         subprocess.run([BUILD / "tests/make_run", self.folder / "runs" / run, f"started={1700000000 + int(DAY * day)}", f"save={save}", f"load={2 * save}", *words],
-                       check=True, timeout=60)
+                       check=True, timeout=120)
 
     def call(self, *arguments, code=0):
         result = subprocess.run([BUILD / "ckptbench", *arguments], env={**os.environ, "CKPTBENCH_HOME": str(self.folder)}, capture_output=True, text=True, timeout=300)
@@ -178,7 +178,7 @@ def test_a_web_server_serves_the_pages(home, browser):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         browser.said, browser.loaded = [], False
         browser.call("Page.navigate", url=f"http://127.0.0.1:{server.server_port}/run/night-29.html")
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 200
         while not browser.evaluate("document.readyState === 'complete' && document.querySelectorAll('.chart svg').length > 1"):
             assert time.monotonic() < deadline, browser.said
         assert browser.said == []

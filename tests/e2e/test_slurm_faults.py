@@ -61,7 +61,7 @@ def test_without_a_controller_nothing_is_planned_and_states_stand(cluster, servi
 def test_a_run_outlives_its_controller_daemon(cluster, service):
     run, _ = cluster.submit_one(*TINY, "store=fault:delay=50ms:./slow", "iterations=20", "ops=save", "verify=none")
     cluster.wait_for(run, "running")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 200
     while run.encode() not in (service / "state/job_state").read_bytes():  # what it has not saved, it would forget
         assert time.monotonic() < deadline
         time.sleep(0.2)
@@ -74,7 +74,7 @@ def test_a_run_outlives_its_controller_daemon(cluster, service):
 def test_a_laptop_killed_after_sbatch_finds_its_job_again(cluster):
     path = put_sbatch(cluster, 'case "$1" in --parsable) "$SBATCH" "$@" >/dev/null; kill -9 $PPID;; *) exec "$SBATCH" "$@";; esac')
     killed = subprocess.run([PROGRAM, "submit", *TINY, f"store={cluster.folder}/store"], cwd=cluster.folder,
-                            env=cluster.environment(**path), capture_output=True, timeout=60)
+                            env=cluster.environment(**path), capture_output=True, timeout=120)
     assert killed.returncode == -signal.SIGKILL
     (line,) = cluster.document("status")
     assert line["job"] and [line["job"]] == cluster.jobs_named(line["run"])
@@ -98,7 +98,7 @@ def test_a_controller_that_starts_again_during_a_submit_is_waited_for(cluster, s
     path = put_sbatch(cluster, f'case "$1" in --parsable) touch "{reached}"; while [ ! -e "{go}" ]; do sleep 0.05; done;; esac; exec "$SBATCH" "$@"')
     with subprocess.Popen([PROGRAM, "submit", "--id", "restarted", *TINY, f"store={cluster.folder}/store"], cwd=cluster.folder,
                           env=cluster.environment(**path), stdout=subprocess.DEVNULL) as sender:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 200
         while not reached.exists():
             assert sender.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
@@ -106,7 +106,7 @@ def test_a_controller_that_starts_again_during_a_submit_is_waited_for(cluster, s
         go.touch()
         time.sleep(1)
         slurm.restart_controller(service)
-        assert sender.wait(timeout=60) == 0
+        assert sender.wait(timeout=120) == 0
     assert len(cluster.jobs_named("restarted")) == 1
     assert cluster.wait_final("restarted")["restarted"]["outcome"] == "pass"
 
@@ -145,18 +145,18 @@ def test_a_job_cancelled_by_hand_is_cancelled_running_or_not(cluster):
     lines = cluster.wait_final(running, held)
     assert [lines[run]["outcome"] for run in (running, held)] == ["cancelled"] * 2
     assert "in Slurm (scancel" in lines[held]["note"] and cluster.manifest(held)["sealed_by"] == "collect"
-    result = subprocess.run([PROGRAM, "collect", held], env=cluster.environment(), capture_output=True, text=True, timeout=60)
+    result = subprocess.run([PROGRAM, "collect", held], env=cluster.environment(), capture_output=True, text=True, timeout=120)
     assert result.returncode == 4
 
 
 def test_many_controllers_at_once_write_one_story(cluster):
     run, _ = cluster.submit_one(*TINY, "ops=save")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while cluster.status(run)[run]["state"] not in ("done", "failed") and time.monotonic() < deadline:
         looking = [subprocess.Popen([PROGRAM, verb, run], env=cluster.environment(), stdout=subprocess.DEVNULL,
                                     stderr=subprocess.PIPE) for verb in ("status", "status", "collect", "status")]
         for process in looking:
-            _, said = process.communicate(timeout=60)
+            _, said = process.communicate(timeout=120)
             assert process.returncode in (0, 4), said
     assert cluster.status(run)[run]["outcome"] == "pass"
     states = cluster.states(run)

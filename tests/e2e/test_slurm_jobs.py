@@ -78,7 +78,7 @@ def test_equal_members_are_an_array_where_asked_for(cluster):
 
 def test_render_plans_a_run_that_sbatch_takes_by_hand(cluster):
     script = cluster.call("render", *TINY, f"store={cluster.folder}/store").stdout
-    assert subprocess.run(["sh", "-n"], input=script, text=True, timeout=20).returncode == 0
+    assert subprocess.run(["sh", "-n"], input=script, text=True, timeout=120).returncode == 0
     assert len(script.splitlines()) < 20
     (line,) = cluster.document("status")
     assert line["state"] == "planned" and line["job"] is None
@@ -128,7 +128,7 @@ def test_a_job_that_slurm_gives_up_in_the_queue_says_why_and_what_to_try(cluster
     """Its node is taken, so it cannot start; Slurm ends it, also while nobody looks."""
     there = "slurm.extra=--nodelist=n1"
     first, _ = cluster.submit_one(*TINY, *SLOW, there)
-    cluster.wait_for(first, "running", seconds=120)
+    cluster.wait_for(first, "running", seconds=200)
     second, _ = cluster.submit_one(*TINY, "store=./store", there, "slurm.pending=1s", "slurm.time=1m")
     assert "#SBATCH --deadline=now+61\n" in (cluster.home / f"runs/{second}/job.sbatch").read_text()
     line = cluster.wait_final(second)[second]
@@ -142,7 +142,7 @@ def test_a_job_that_slurm_gives_up_in_the_queue_says_why_and_what_to_try(cluster
     assert "slurm.pending does not go with slurm.requeue" in refused.stderr
 
 
-def until(condition, seconds=60):
+def until(condition, seconds=200):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
@@ -191,7 +191,7 @@ def test_a_run_folder_that_cannot_be_written_to_stops_neither_cancelling_nor_oth
 def test_an_agent_told_that_its_time_is_near_ends_as_a_timeout_with_its_samples(cluster):
     run, job = cluster.submit_one(*TINY, *SLOW)
     cluster.wait_for(run, "running")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 200
     while not list(cluster.run_folder(run).glob("attempts/1/progress.json")):
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -239,7 +239,7 @@ def test_a_planned_run_is_cancelled_without_slurm(cluster):
 
 def test_logs_show_the_job_and_one_rank_and_follow_to_the_end(cluster):
     run, _ = cluster.submit_one(*TINY, "engine=command", "command=sleep 1; exit 7", "ops=save", "verify=none")
-    followed = cluster.call("logs", run, "-f", timeout=90).stdout
+    followed = cluster.call("logs", run, "-f", timeout=120).stdout
     assert "[1,0]<stderr>" in followed and "[1,1]<stderr>" in followed
     assert cluster.status(run)[run]["state"] == "failed"
     only = cluster.call("logs", run, "--rank", "1").stdout
@@ -301,14 +301,14 @@ def test_no_key_and_no_name_reaches_a_shell_whatever_it_holds(cluster):
     assert len(keys) > 100
     for key in [*keys, "label.kind", f"label.{HOSTILE}", HOSTILE]:
         result = subprocess.run([PROGRAM, "submit", "--dry-run", "model=gpt2-tiny", f"{key}={HOSTILE}"], cwd=cluster.folder,
-                                env=cluster.environment(), capture_output=True, text=True, timeout=60)
+                                env=cluster.environment(), capture_output=True, text=True, timeout=120)
         assert result.returncode in (0, 2), (key, result.stderr[-500:])
         assert "touch" not in result.stdout and "xxxx" not in result.stdout, key
         assert len(result.stderr) < 1200 and not result.stderr.endswith("xxxx\n"), result.stderr  # what is wrong comes last
     for words in (("status",), ("cancel",), ("logs",), ("collect",), ("show",), ("submit", *TINY, "--after"), ("submit", *TINY, "--warm"),
                   ("submit", "--resume"), ("submit", *TINY, "--id"), ("submit", *TINY, "--site"), ("warm", "stop"),
                   ("warm", "start", "nodes=1", "for=1m"), ("site", "add"), ("site", "doctor")):
-        result = subprocess.run([PROGRAM, *words, HOSTILE], cwd=cluster.folder, env=cluster.environment(), capture_output=True, text=True, timeout=60)
+        result = subprocess.run([PROGRAM, *words, HOSTILE], cwd=cluster.folder, env=cluster.environment(), capture_output=True, text=True, timeout=120)
         assert result.returncode == 2 and 0 < len(result.stderr) < 1200, (words, result.returncode, result.stderr[-500:])
     assert not list(cluster.folder.rglob("hit")) and not list(cluster.home.glob("runs/*"))
 

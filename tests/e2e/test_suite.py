@@ -123,7 +123,7 @@ int MPI_Isend(const void *bytes, int count, MPI_Datatype type, int to, int tag, 
 
 def test_a_slow_link_is_blamed_on_its_pair_of_nodes(tmp_path):
     (tmp_path / "slow_link.c").write_text(SLOW_LINK)
-    subprocess.run(["mpicc", "-shared", "-fPIC", "-o", "slow_link.so", "slow_link.c"], cwd=tmp_path, check=True, timeout=60)
+    subprocess.run(["mpicc", "-shared", "-fPIC", "-o", "slow_link.so", "slow_link.c"], cwd=tmp_path, check=True, timeout=120)
     first = "ASAN_OPTIONS=$ASAN_OPTIONS:verify_asan_link_order=0" if "ASAN_OPTIONS" in os.environ else ""
     out = run_on_nodes(tmp_path, "ranks=4", "suite.message_bytes=4KiB", setting=f"LD_PRELOAD={tmp_path}/slow_link.so {first}", timeout=280)
     line = next(line for line in out.splitlines() if line.startswith("outlier "))

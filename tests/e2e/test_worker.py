@@ -96,7 +96,7 @@ def test_ways_of_writing_give_back_the_same_bytes(tmp_path, keys):
 def test_one_rank_runs_without_a_launcher(tmp_path):
     run = Run(tmp_path, ranks=1)
     command = [WORKER, "--run-folder", run.run_folder, "--attempt", "1", "--pages", run.pages]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
     assert run.page[0]["phase"] == "done"
 
@@ -179,7 +179,7 @@ def test_leftovers_of_an_earlier_attempt_are_removed(tmp_path):
             os.kill(page["pid"], signal.SIGKILL)
         except ProcessLookupError:
             pass
-    run.process.communicate(timeout=30)
+    run.process.communicate(timeout=120)
     run.wait_until_ranks_are_gone()
     (run.store / "run/iteration-77").mkdir(exist_ok=True)
     (run.store / "run/iteration-77/__0_0.distcp").write_bytes(b"half")
@@ -189,6 +189,6 @@ def test_leftovers_of_an_earlier_attempt_are_removed(tmp_path):
         entry.unlink() if entry.is_file() else None
     run.run_folder.rename(run.run_folder.with_name("old"))
     words = ["model=gpt2-tiny", "ranks=2", "iterations=1", "warmup=0", "baseline=false", f"store={run.store}"]
-    subprocess.run([PAGES, "make", run.run_folder, run.pages, "2", *words], check=True, timeout=30)
+    subprocess.run([PAGES, "make", run.run_folder, run.pages, "2", *words], check=True, timeout=120)
     passed(run.run(attempt=2))
     assert {entry.name for entry in run.store.iterdir()} == {".ckptbench-store"}

@@ -27,7 +27,7 @@ class Run:
         settings["store"] = store or self.store
         settings.update({key.replace("__", "."): value for key, value in keys.items()})
         words = [f"{key}={value}" for key, value in settings.items()]
-        subprocess.run([PAGES, "make", self.run_folder, self.pages, str(ranks), *words], check=True, timeout=30)
+        subprocess.run([PAGES, "make", self.run_folder, self.pages, str(ranks), *words], check=True, timeout=120)
 
     def start(self, attempt=1):
         command = [WORKER, "--run-folder", self.run_folder, "--attempt", str(attempt), "--pages", self.pages]
@@ -42,7 +42,7 @@ class Run:
         )
         return self
 
-    def wait(self, timeout=90):
+    def wait(self, timeout=120):
         try:
             self.stdout, self.stderr = self.process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
@@ -52,15 +52,15 @@ class Run:
         self.code = self.process.returncode
         return self
 
-    def run(self, timeout=90, attempt=1):
+    def run(self, timeout=120, attempt=1):
         return self.start(attempt).wait(timeout)
 
     def stop(self, when):
-        subprocess.run([PAGES, "stop", self.pages, str(self.ranks), when], check=True, timeout=30)
+        subprocess.run([PAGES, "stop", self.pages, str(self.ranks), when], check=True, timeout=120)
 
     @property
     def page(self):
-        shown = subprocess.run([PAGES, "show", self.pages, str(self.ranks)], check=True, capture_output=True, timeout=30)
+        shown = subprocess.run([PAGES, "show", self.pages, str(self.ranks)], check=True, capture_output=True, timeout=120)
         return json.loads(shown.stdout)
 
     def samples(self, op, rank=0):
@@ -73,14 +73,14 @@ class Run:
         """Reasons, without those of ranks that only heard of another's."""
         return "\n".join(page["failures"] for page in self.page if page["failure"] != "aborted").strip()
 
-    def wait_until(self, condition, timeout=60):
+    def wait_until(self, condition, timeout=120):
         end = time.monotonic() + timeout
         while not condition(self.page):
             assert time.monotonic() < end, self.page
             assert self.process.poll() is None, self.wait().stderr
             time.sleep(0.02)
 
-    def wait_until_ranks_are_gone(self, timeout=60):
+    def wait_until_ranks_are_gone(self, timeout=120):
         """A killed rank still uses its files until the kernel has ended it; a zombie does not."""
         end = time.monotonic() + timeout
         for rank in self.page:

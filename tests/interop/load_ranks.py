@@ -73,7 +73,7 @@ def load(folder, mesh, rank, ranks, seed):
 
 def rank_main(rank, folders, ranks, seed, rendezvous):
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=ranks,
-                            timeout=datetime.timedelta(seconds=60))
+                            timeout=datetime.timedelta(seconds=200))
     mesh = init_device_mesh("cpu", (ranks,))
     for folder in folders:
         answer = {"ranks": ranks, "rank": rank, "folder": folder, "tensors": 0, "objects": {}, "error": None}

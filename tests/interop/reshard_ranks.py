@@ -53,7 +53,7 @@ def make_state(metadata, mesh, rank, ranks, kind):
 
 def rank_main(rank, folder, out, ranks, rendezvous):
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=ranks,
-                            timeout=datetime.timedelta(seconds=60))
+                            timeout=datetime.timedelta(seconds=200))
     mesh = init_device_mesh("cpu", (ranks,))
     metadata = read_metadata(folder)
     for kind in ("fsdp", "tp"):

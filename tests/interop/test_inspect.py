@@ -213,7 +213,7 @@ def test_metadata_that_lies_is_refused_in_bounded_memory(what, tmp_path, verify)
     import subprocess
 
     limit = 600 << 20
-    result = subprocess.run([str(BUILD / "ckptbench"), "verify", str(tmp_path)], capture_output=True, text=True, timeout=60,
+    result = subprocess.run([str(BUILD / "ckptbench"), "verify", str(tmp_path)], capture_output=True, text=True, timeout=120,
                             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
     assert result.returncode == 3 and said in result.stdout, result.stdout + result.stderr
 

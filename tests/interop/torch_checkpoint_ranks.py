@@ -443,7 +443,7 @@ def the_thread_needs_no_gil(ranks):
     sys.setswitchinterval(1e6)
     try:
         python.close(python.creat(go, 0o600))
-        deadline, marker = time.monotonic() + 60, os.path.join(path, ".metadata").encode()
+        deadline, marker = time.monotonic() + 200, os.path.join(path, ".metadata").encode()
         while python.access(marker, 0) and time.monotonic() < deadline:
             python.usleep(1000)
         found = python.access(marker, 0) == 0

@@ -80,7 +80,7 @@ def compare(state, layout):
 
 def rank_main(rank, ranks, rendezvous, report):
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=ranks,
-                            timeout=datetime.timedelta(seconds=120))
+                            timeout=datetime.timedelta(seconds=200))
     torch.set_num_threads(1)
     meshes, found = torch_states.Meshes(ranks), {}
     for layout in torch_states.LAYOUTS:

@@ -48,7 +48,7 @@ def wait_until_gone(home, seconds):
     return processes(home)
 
 
-def ckptbench(home, *words, timeout=60):
+def ckptbench(home, *words, timeout=120):
     environment = dict(os.environ, CKPTBENCH_HOME=str(home))
     return subprocess.run([str(BUILD / "ckptbench"), *words], env=environment, capture_output=True, text=True, timeout=timeout)
 
@@ -67,7 +67,7 @@ def usual_duration(tmp_path_factory):
     (folder / "store").mkdir()
     start = time.monotonic()
     process = start_run(folder / "home", folder / "store")
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert json.loads(out)["outcome"] == "pass"
     return time.monotonic() - start

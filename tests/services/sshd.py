@@ -132,7 +132,7 @@ def write_files(folder, port):
 
 def answers(folder):
     result = subprocess.run([str(folder / "bin/ssh"), "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", NAMES[0], "true"],
-                            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
+                            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
     return result.returncode == 0
 
 
@@ -150,8 +150,8 @@ def start(folder):
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # where sshd puts what it trusts least
     port, = free_ports(1)
     write_files(folder, port)
-    subprocess.run([server, "-f", str(folder / "sshd_config"), "-E", str(folder / "sshd.log")], check=True, timeout=30)
-    deadline = time.monotonic() + 30
+    subprocess.run([server, "-f", str(folder / "sshd_config"), "-E", str(folder / "sshd.log")], check=True, timeout=120)
+    deadline = time.monotonic() + 120
     while not answers(folder):
         if time.monotonic() > deadline:
             raise RuntimeError(f"sshd does not let us in: see {folder}/sshd.log")

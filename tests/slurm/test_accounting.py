@@ -61,18 +61,18 @@ class Accounted(Cluster):
         """A run that ends so, on that node."""
         sent = subprocess.run([self.folder / "bin/ckptbench", "submit", "--id", f"end-{end}", *TINY, f"store={self.folder}/store",
                                "slurm.time=1m", f"slurm.extra=--nodelist={node}", *words],
-                              cwd=self.folder, env=self.environment(), capture_output=True, text=True, timeout=60)
+                              cwd=self.folder, env=self.environment(), capture_output=True, text=True, timeout=120)
         assert sent.returncode == 0, sent.stderr
         return self.record(f"end-{end}")["job"]
 
-    def until(self, what, *words, seconds=120):
+    def until(self, what, *words, seconds=200):
         """A command of Slurm says it."""
         deadline = time.monotonic() + seconds
         while what not in (said := self.slurm(*words)):
             assert time.monotonic() < deadline, f"{words}: {said}"
             time.sleep(0.1)
 
-    def until_state(self, job, state, seconds=120):
+    def until_state(self, job, state, seconds=200):
         self.until(state, "squeue", "-h", "-a", "-t", "all", "-j", job, "-o", "%T", seconds=seconds)
 
     def push_off(self, job, node):
@@ -143,7 +143,7 @@ def test_accounting_tells_the_end_of_jobs_that_slurm_has_forgotten(cluster, serv
         assert (line["state"], line["outcome"]) == (state, outcome) and note in line["note"], line
     stolen = lines["end-stolen"]
     assert stolen["outcome"] in ("lost", "infrastructure"), stolen  # whether accounting still tells it from the other, which runs
-    assert subprocess.run([PROGRAM, "collect", "end-lost"], env=cluster.environment(), capture_output=True, timeout=60).returncode == 4
+    assert subprocess.run([PROGRAM, "collect", "end-lost"], env=cluster.environment(), capture_output=True, timeout=120).returncode == 4
     cluster.slurm("scancel", "--me")
     slurm.end_steps(service, "n3")
     slurm.start_node(service, "n3")

@@ -71,7 +71,7 @@ class Apart(Laptop):
         self.submit_to(name, run, *WORDS, *SLOW, f"store=fault:delay=200ms:{self.folder}/shared/{run}")
         self.until_it_saves(run)
 
-    def until(self, condition, seconds=120):
+    def until(self, condition, seconds=200):
         deadline = time.monotonic() + seconds
         while not (found := condition()):
             assert time.monotonic() < deadline, self.login("status")
@@ -100,7 +100,7 @@ class Apart(Laptop):
 
     def queue(self):
         return subprocess.run(["squeue", "-h", "-a"], env=dict(os.environ, SLURM_CONF=str(self.configuration)), capture_output=True, text=True,
-                              timeout=60, check=True).stdout
+                              timeout=120, check=True).stdout
 
     def left(self):
         """Jobs, files on nodes, agents of nodes."""
@@ -108,7 +108,7 @@ class Apart(Laptop):
         return [*self.queue().splitlines(), *self.on_nodes(), *agents]
 
     def until_nothing_is_left(self):
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 200
         while left := self.left():
             assert time.monotonic() < deadline, left
             time.sleep(0.2)
@@ -116,7 +116,7 @@ class Apart(Laptop):
 
 def until(condition):
     """For what must not ask Slurm."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 200
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -520,7 +520,7 @@ def sleeps_of_task(apart, script, steps):
     (place / "sleep").write_text(f'#!/bin/sh\necho >> {place}/slept\ncase $(wc -l < {place}/slept) in {steps} esac\n')
     (place / "sleep").chmod(0o755)
     task = script.split("<<'TASK'\n")[1].split("TASK\n")[0]
-    ended = subprocess.run(["sh", "-c", task], env=dict(os.environ, PATH=f"{place}:{os.environ['PATH']}", SLURM_JOB_ID="7"), check=False, timeout=60)
+    ended = subprocess.run(["sh", "-c", task], env=dict(os.environ, PATH=f"{place}:{os.environ['PATH']}", SLURM_JOB_ID="7"), check=False, timeout=120)
     assert ended.returncode == 1
     count = len((place / "slept").read_text())
     shutil.rmtree(place)

@@ -56,10 +56,10 @@ exec {ssh} "${{words[@]}}"
 def ahead(tmp_path):
     """A folder with such an ssh."""
     library = tmp_path / "ahead.so"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-O2", "-x", "c", "-", "-o", library], input=AHEAD, text=True, check=True, timeout=60)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O2", "-x", "c", "-", "-o", library], input=AHEAD, text=True, check=True, timeout=120)
     told = subprocess.run([sys.executable, "-c", "import time; print(time.time())"], env=dict(os.environ, LD_PRELOAD=str(library)),
-                          capture_output=True, text=True, check=True, timeout=60)
-    now = float(subprocess.run(["date", "+%s"], capture_output=True, text=True, check=True, timeout=60).stdout)
+                          capture_output=True, text=True, check=True, timeout=120)
+    now = float(subprocess.run(["date", "+%s"], capture_output=True, text=True, check=True, timeout=120).stdout)
     assert abs(float(told.stdout) - now - AHEAD_S) < 60
     (tmp_path / "bin").mkdir()
     ssh = tmp_path / "bin/ssh"

@@ -59,5 +59,5 @@ def test_words_reach_no_shell(laptop, container):
 
 def test_words_are_checked_where_they_are_given(laptop):
     for words, said in (("--bind /a", "first word"), ('a "b"', "quotes"), ("a " * 50, "more than 40 words")):
-        answer = subprocess.run([BUILD / "ckptbench", "plan", *TINY, f"container={words}"], capture_output=True, text=True, timeout=60)
+        answer = subprocess.run([BUILD / "ckptbench", "plan", *TINY, f"container={words}"], capture_output=True, text=True, timeout=120)
         assert answer.returncode == 2 and said in answer.stderr, answer

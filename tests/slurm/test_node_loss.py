@@ -65,7 +65,7 @@ class Losing(Cluster):
                                        stderr=subprocess.STDOUT, text=True,
                                        env=self.environment(PATH=f"{self.gates}/bin:{os.environ['PATH']}"))
 
-    def until(self, condition, seconds=90):
+    def until(self, condition, seconds=200):
         deadline = time.monotonic() + seconds
         while not condition():
             assert self.waiter.poll() is None, self.waiter.communicate()[0]
@@ -74,7 +74,7 @@ class Losing(Cluster):
 
     def until_running(self):
         self.until((self.run_folder(self.run) / "job.json").exists)
-        self.wait_for(self.run, "running", seconds=120)
+        self.wait_for(self.run, "running", seconds=200)
 
     def gate(self, name):
         """Of a phase, before the run is begun; close behind what it holds back with reach()."""
@@ -99,7 +99,7 @@ class Losing(Cluster):
         assert line["outcome"] == "infrastructure" and node in line["note"], line
         assert self.waiter.returncode == 4, said
         slurm.start_node(self.service, node)
-        assert subprocess.run([PROGRAM, "collect", self.run], env=self.environment(), capture_output=True, timeout=60).returncode == 4
+        assert subprocess.run([PROGRAM, "collect", self.run], env=self.environment(), capture_output=True, timeout=120).returncode == 4
 
 
 @contextlib.contextmanager

@@ -45,17 +45,17 @@ def test_a_lost_node_is_named_and_is_infrastructure(cluster, service, agent_live
     slurm.stop_node(service, node, signal.SIGKILL)
     if not agent_lives:
         slurm.end_steps(service)
-    line = cluster.wait_final(run, seconds=120)[run]
+    line = cluster.wait_final(run, seconds=200)[run]
     assert line["state"] in ("failed", "lost") and line["outcome"] == "infrastructure", line
     assert f"node {node} lost" in line["note"]
     slurm.start_node(service, node)
-    result = subprocess.run([PROGRAM, "collect", run], env=cluster.environment(), capture_output=True, text=True, timeout=60)
+    result = subprocess.run([PROGRAM, "collect", run], env=cluster.environment(), capture_output=True, text=True, timeout=120)
     assert result.returncode == 4
 
 
 def start_on_three(cluster):
     run, job = cluster.submit_one("model=gpt2-tiny", "nodes=3", "ranks_per_node=1", "baseline=false", *SLOW)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while "save" not in (cluster.status(run)[run]["progress"] or ""):
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -112,7 +112,7 @@ def test_one_of_several_nodes_that_is_lost_is_named(cluster, service, which):
 def test_a_lost_node_before_the_job_began_is_another_nodes_job(cluster, service):
     """Nodes that are down are not given to jobs: it runs on another."""
     slurm.stop_node(service, "n1", signal.SIGKILL)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while "n1" not in cluster.slurm("sinfo", "-h", "-t", "down", "-o", "%N"):
         assert time.monotonic() < deadline
         time.sleep(0.5)
@@ -159,20 +159,20 @@ exec {slurm.find("srun")} "$@"
                                   "store=fault:delay=60ms:./slow", "iterations=20", "slurm.partition=scavenge", "slurm.requeue=true",
                                   PATH=f"{gate}:{os.environ['PATH']}")
     cluster.wait_for(run, "running")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not ((gate / "reached").exists() if phase == "joining" else "save" in (cluster.status(run)[run]["progress"] or "")):
         assert time.monotonic() < deadline
         time.sleep(0.1)
     cluster.slurm("sbatch", "--parsable", "-p", "urgent", "-N", "4", "--exclusive", "--wrap", "sleep 3", "-o", "/dev/null")
     attempts = cluster.run_folder(run) / "attempts"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not (attempts / "1/manifest.json").exists():
         assert time.monotonic() < deadline
         time.sleep(0.1)
     while not (attempts / "2").exists():  # whoever looks in between sees one that goes on
         assert cluster.status(run)[run]["state"] in ("pending", "running", "sealing") and time.monotonic() < deadline + 60
         time.sleep(0.2)
-    line = cluster.wait_final(run, seconds=120)[run]
+    line = cluster.wait_final(run, seconds=200)[run]
     assert line["outcome"] == "pass" and line["job"] == job and line["nodes"] == 3, line
     first, second = cluster.manifest(run, 1), cluster.manifest(run, 2)
     assert (first["outcome"], first["sealed_by"]) == ("preempted", "agent") and "back into its queue" in first["message"], first
@@ -187,7 +187,7 @@ exec {slurm.find("srun")} "$@"
 
 def test_a_preempted_job_that_may_not_run_again_has_ended(cluster):
     run = preempted(cluster, *SLOW)
-    line = cluster.wait_final(run, seconds=120)[run]
+    line = cluster.wait_final(run, seconds=200)[run]
     assert line["outcome"] in ("preempted", "cancelled") and not (cluster.run_folder(run) / "attempts/2").exists()
 
 
@@ -225,13 +225,13 @@ def test_a_job_that_slurm_forgot_before_it_ran_is_lost(cluster, service):
     run, _ = cluster.submit_one(*TINY, "slurm.extra=--hold")
     cluster.wait_for(run, "pending")
     slurm.forget_jobs(service)
-    line = cluster.wait_final(run, seconds=90)[run]
+    line = cluster.wait_final(run, seconds=200)[run]
     assert line["outcome"] == "lost" and "does not know the job any more" in line["note"]
 
 
 def test_a_run_that_slurm_forgot_is_what_its_agent_says(cluster, service):
     run, _ = cluster.submit_one(*TINY, "ops=save")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not (cluster.run_folder(run) / "attempts/1/manifest.json").exists():
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -260,7 +260,7 @@ def test_what_was_given_to_sbatch_and_never_came_is_not_sent_again_at_once(clust
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
 def test_a_full_disk_under_the_run_folder_is_said_and_got_over(cluster):
     cluster.home.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", cluster.home], check=True, timeout=30)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", cluster.home], check=True, timeout=120)
     try:
         run, _ = cluster.submit_one(*TINY, "store=fault:delay=100ms:./slow", "iterations=20", "ops=save", "verify=none")
         cluster.wait_for(run, "running")
@@ -270,16 +270,16 @@ def test_a_full_disk_under_the_run_folder_is_said_and_got_over(cluster):
                 pass
         time.sleep(12)
         result = subprocess.run([PROGRAM, "status", run, "--json"], env=cluster.environment(), capture_output=True, text=True,
-                                timeout=60)
+                                timeout=120)
         assert result.returncode in (0, 3, 4), result.stderr
         if result.returncode:
             assert "No space left" in result.stderr or "full" in result.stderr
         filler.unlink()
-        line = cluster.wait_final(run, seconds=120)[run]
+        line = cluster.wait_final(run, seconds=200)[run]
         assert line["outcome"] in ("pass", "infrastructure", "lost")
         assert json.loads((cluster.run_folder(run) / "attempts/1/manifest.json").read_text())["outcome"] == line["outcome"]
     finally:
-        subprocess.run(["umount", "-l", cluster.home], timeout=30)
+        subprocess.run(["umount", "-l", cluster.home], timeout=120)
 
 
 def test_a_second_job_of_the_same_run_does_no_harm(cluster):
@@ -287,7 +287,7 @@ def test_a_second_job_of_the_same_run_does_no_harm(cluster):
     run, _ = cluster.submit_one(*TINY, "ops=save")
     cluster.wait_final(run)
     cluster.slurm("sbatch", str(cluster.run_folder(run) / "job.sbatch"))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not (cluster.run_folder(run) / "attempts/2/manifest.json").exists():
         assert time.monotonic() < deadline
         time.sleep(0.2)

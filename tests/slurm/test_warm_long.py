@@ -23,7 +23,7 @@ def pool(cluster):
     return line
 
 
-def wait_for(cluster, test, seconds=120):
+def wait_for(cluster, test, seconds=200):
     deadline = time.monotonic() + seconds
     while True:
         line = pool(cluster)

@@ -63,10 +63,10 @@ def test_a_cancelled_job_keeps_what_was_watched(cluster, tmp_path):
     os.mkfifo(gate)
     command = f"{sys.executable} {TRAINING} {tmp_path} save:a tell:{tmp_path}/saved read:{gate}"
     run, _ = cluster.submit_one("workload=watch", "slurm.time=5m", "baseline=false", f"command={command}")
-    cluster.wait_for(run, "running", seconds=120)
+    cluster.wait_for(run, "running", seconds=200)
     while not (tmp_path / "saved").exists():
         assert cluster.status(run)[run]["state"] == "running"
     cluster.call("cancel", run)
-    line = cluster.wait_final(run, seconds=120)[run]
+    line = cluster.wait_final(run, seconds=200)[run]
     assert line["outcome"] == "cancelled", line
     assert json.loads((cluster.run_folder(run) / "attempts/1/manifest.json").read_text())["samples"] == 1
