@@ -2,6 +2,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,10 @@ TINY_BYTES = 11796736  # gpt2-tiny, weights+adam
 
 def markers(run):
     return sorted(str(path.parent.relative_to(run.store)) for path in run.store.glob("**/.metadata"))
+
+
+def newest(run):
+    return max(int(marker.rpartition("-")[2]) for marker in markers(run))
 
 
 def test_what_training_waits_for_and_what_goes_on_is_measured(tmp_path):
@@ -109,6 +114,14 @@ def test_a_failure_behind_trainings_back_is_told_and_the_checkpoint_before_stays
     passed(Run(tmp_path, name="again", ops="load", suffix="first", tp=2).run())
 
 
+def wait_until_stopped(pid):
+    """A process stands still some time after SIGSTOP, with all of its threads."""
+    end = time.monotonic() + 200
+    while any(path.read_text().rpartition(")")[2].split()[0] not in "Tt" for path in Path(f"/proc/{pid}/task").glob("*/stat")):
+        assert time.monotonic() < end, f"process {pid} goes on"
+        time.sleep(0.02)
+
+
 def kill(run, victims, also=None):
     """Nothing of these ranks goes on; the launcher ends the others."""
     pids = [run.page[victim]["pid"] for victim in victims] + ([also] if also else [])
@@ -150,10 +163,8 @@ def test_kills_while_the_state_is_staged_in_rounds_leave_the_checkpoint_before(t
     (tmp_path / "store").mkdir()
     run = Run(tmp_path, ranks=2, tp=2, ops="save", iterations=9, save__async="true", io__block="256KiB", save__staging_bytes="1MiB",
               store=f"fault:{spec}+rank=1:{tmp_path}/store", timeout__op="60s").start()
-    run.wait_until(lambda page: page[1]["behind_state"] == state and page[1]["behind_iteration"] == 1)
-    time.sleep(0.3)
-    waits = run.page[1]["op"] == "save" and run.page[1]["state"] == "io"
-    assert waits == (state == "io")
+    run.wait_until(lambda page: page[1]["behind_state"] == state and page[1]["behind_iteration"] == 1
+                   and (page[1]["op"] == "save" and page[1]["state"] == "io") == (state == "io"))
     kill(run, range(2) if who == "all" else [1])
     assert markers(run) == ["run/iteration-0"]
     passed(Run(tmp_path, name="again", ops="load", suffix="run", tp=2).run())
@@ -164,37 +175,49 @@ def test_kills_while_the_state_is_staged_in_rounds_leave_the_checkpoint_before(t
 def test_kills_between_the_marker_and_the_last_agreement_leave_two_whole_checkpoints(tmp_path, keys, who):
     """Rank 1 stands still once it has agreed that data is durable: rank 0 publishes, and waits for it in vain."""
     (tmp_path / "store").mkdir()
-    run = Run(tmp_path, ranks=2, tp=2, ops="save", iterations=9, io__block="256KiB", keep__last=2, verify="none", timeout__op="60s",
-              store=f"fault:delay=1500ms+ops=finish+rank=0:{tmp_path}/store", **keys).start()
-    state = "behind_state" if keys else "state"
-    run.wait_until(lambda page: len(page[1]["samples"]) == 1 and page[1][state] == "wait" and page[0][state] == "fsync")
-    stopped = run.page[1]["pid"]
-    os.kill(stopped, signal.SIGSTOP)
-    try:
-        marker = run.store / "run/iteration-1/.metadata"
-        run.wait_until(lambda page: marker.exists())
+    gate, state = tmp_path / "go", "behind_state" if keys else "state"
+    gate.touch()
+    run = Run(tmp_path, ranks=2, tp=2, ops="save", iterations=1000, io__block="256KiB", keep__last=2, verify="none", timeout__op="250s",
+              store=f"fault:until={gate}+ops=finish+rank=0:{tmp_path}/store", **keys).start()
+    run.wait_until(lambda page: page[0]["samples"])
+    gate.unlink()  # no save ends from here on
+    for _ in range(2):  # once more after a while in which rank 1 has told that it agrees
         time.sleep(0.5)
-        assert run.page[0][state] == "wait" and len(run.samples("save")) == 1  # the second has not ended
+        run.wait_until(lambda page: page[1][state] == "wait" and page[0][state] == "fsync")
+    stopped, newest = run.page[1]["pid"], len(run.samples("save"))
+    os.kill(stopped, signal.SIGSTOP)
+    wait_until_stopped(stopped)
+    gate.touch()
+    try:
+        run.wait_until(lambda page: (run.store / f"run/iteration-{newest}/.metadata").exists() and page[0][state] == "wait")
+        assert len(run.samples("save")) == newest  # it has not ended
     finally:
         kill(run, who, also=stopped)
-    assert markers(run) == ["run/iteration-0", "run/iteration-1"]
-    for number in range(2):
+    numbers = (newest - 1, newest)
+    assert {f"run/iteration-{number}" for number in numbers} <= set(markers(run))
+    for number in numbers:
         loaded = passed(Run(tmp_path, name=f"again-{number}", ops="load", suffix=f"run/iteration-{number}", tp=2).run())
         assert loaded.samples("verify")[0]["verified_bytes"] > 0
 
 
 def test_a_checkpoint_is_loaded_while_two_newer_ones_are_being_saved(tmp_path):
     (tmp_path / "store").mkdir()
-    run = Run(tmp_path, ranks=2, tp=2, ops="save", iterations=4, save__async="true", save__inflight=2, keep__last=4, keep="true",
-              io__depth=1, io__block="1MiB", store=f"fault:delay=100ms+ops=write:{tmp_path}/store").start()
-    run.wait_until(lambda page: len(page[0]["samples"]) == 1 and page[0]["behind_iteration"] == 1)
-    loaded = passed(Run(tmp_path, name="between", ops="load", suffix="run/iteration-0", tp=2, load__cold="false").run())
+    gate = tmp_path / "go"
+    gate.touch()
+    run = Run(tmp_path, ranks=2, tp=2, ops="save", iterations=1000, save__async="true", save__inflight=2, keep__last=4, keep="true",
+              store=f"fault:until={gate}+ops=write:{tmp_path}/store").start()
+    run.wait_until(lambda page: page[0]["samples"])
+    gate.unlink()  # no write ends from here on
+    run.wait_until(lambda page: all(rank["behind_state"] == "io" and rank["behind_iteration"] == newest(run) + 1 for rank in page))
+    older = newest(run)
+    loaded = passed(Run(tmp_path, name="between", ops="load", suffix=f"run/iteration-{older}", tp=2, load__cold="false").run())
     assert loaded.samples("verify")[0]["verified_bytes"] > 0
-    under_way = run.page[0]["behind_state"]
+    assert run.page[0]["behind_state"] and newest(run) == older  # it was loaded beside them
+    run.stop("later")
+    gate.touch()
     passed(run.wait())
-    assert under_way  # it was loaded beside them
-    assert markers(run) == [f"run/iteration-{number}" for number in range(4)]
-    for number in (2, 3):
+    assert newest(run) > older and len(markers(run)) <= 4
+    for number in (newest(run) - 1, newest(run)):
         passed(Run(tmp_path, name=f"again-{number}", ops="load", suffix=f"run/iteration-{number}", tp=2).run())
 
 
