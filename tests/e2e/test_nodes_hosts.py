@@ -124,37 +124,38 @@ def test_a_real_checkpoint_is_saved_by_two_hosts_and_each_loads_what_the_other_w
 
 @needs_sshd
 def test_progress_on_a_wide_terminal_has_the_rate_of_every_host(tmp_path):
-    """Slowed down, so that there is something to look at."""
+    """Slowed down, so that there is something to look at, until it has been seen."""
     terminal, program_side = pty.openpty()
     fcntl.ioctl(program_side, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
     command = [BUILD / "ckptbench", "run", "hosts=node-a,node-b", "model=gpt2-tiny", "ranks=2", "dp=2", "zero=1", "ops=save", "verify=none",
-               f"store=fault:bandwidth=4MiB:{tmp_path}/store", "io.block=256KiB", "iterations=2", "warmup=0", "baseline=false"]
+               f"store=fault:bandwidth=4MiB:{tmp_path}/store", "io.block=256KiB", "iterations=1000", "warmup=0", "baseline=false"]
     process = subprocess.Popen(command, env=environment(f"{SSHD}/bin", CKPTBENCH_HOME=str(tmp_path / "home")), stdin=subprocess.DEVNULL,
                                stdout=subprocess.DEVNULL, stderr=program_side)
     os.close(program_side)
-    shown = b""
+    shown, is_seen = b"", False
     try:
         while block := os.read(terminal, 65536):
             shown += block
+            if not is_seen and re.search(rb"save +\d+/1000  .* node-a [\d.]+ [KMG]iB/s, node-b [\d.]+ [KMG]iB/s", shown):
+                is_seen = True
+                process.send_signal(signal.SIGINT)
     except OSError:  # the program has ended
         pass
     os.close(terminal)
-    assert process.wait(timeout=120) == 0, shown
-    assert re.search(r"save +[12]/2  .* node-a [\d.]+ [KMG]iB/s, node-b [\d.]+ [KMG]iB/s", shown.decode()), shown
+    assert process.wait(timeout=120) == 4 and is_seen, shown
 
 
 @needs_sshd
 def test_a_host_that_is_slow_is_named_while_ranks_run(hosts, tmp_path):
     run = hosts("node-a,node-b", worker="ckptbench-worker", ranks=2, model="gpt2-tiny", ops="save", baseline="false", io_block="64KiB",
                 io_direct="false", store=f"fault:bandwidth=256KiB/s+rank=1:{tmp_path}/store").start()
-    note = run.await_(lambda: "slow" in run.progress().get("note", "") and run.progress()["note"])
-    assert re.fullmatch(r"node node-b is slow: \d+ % done, all others \d+ % or more", note)
+    run.await_(lambda: re.fullmatch(r"node node-b is slow: \d+ % done, all others \d+ % or more", run.progress().get("note", "")))
 
 
 def test_host_that_does_not_join_in_time_is_named(hosts, tmp_path):
     silent = tmp_path / "bin"
     silent.mkdir()
-    (silent / "ssh").write_text("#!/bin/sh\nexec sleep 60\n")
+    (silent / "ssh").write_text("#!/bin/sh\nexec sleep 600\n")
     (silent / "ssh").chmod(0o755)
     run = hosts("far-away,farther", ranks=2, rendezvous_timeout="1s").start(silent)
     manifest = run.finish(30)

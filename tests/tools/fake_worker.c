@@ -3,7 +3,8 @@
  * CKPTBENCH_FAKE holds words RANK:POINT:ACT. Points, in order: birth (its page has no pid yet), start, ready,
  * then in every iteration plan, write, fsync, commit, wait, read, verify, and done. Acts: kill (SIGKILL), exit (status 7 without
  * a word), hang (until told to stop), stubborn (ignores SIGTERM and stop requests), fail-CODE (a failure
- * of that code), orphan (leaves a process behind in a session of its own), spoil (overwrites its page). */
+ * of that code), orphan (leaves a process behind in a session of its own), spoil (overwrites its page), until-FILE (waits
+ * for a file, whose path has no space). */
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -18,7 +19,7 @@
 #include "run/status_page.h"
 
 #define STEP_NS (15 * NS_PER_MS)
-#define AGENT_SILENCE_NS (3 * NS_PER_S)
+#define AGENT_SILENCE_NS (6 * NS_PER_S)
 
 struct fake {
     struct status_page *page;
@@ -63,6 +64,10 @@ static void act(struct fake *self, const char *what)
         memset(self->page->samples, 0xff, sizeof *self->page->samples);
     if (strcmp(what, "orphan") == 0)
         leave_orphan();
+    while (strncmp(what, "until-", 6) == 0 && access(what + 6, F_OK)) {
+        obey(self);
+        clock_sleep_ns(STEP_NS);
+    }
     bool stubborn = strcmp(what, "stubborn") == 0;
     if (stubborn)
         signal(SIGTERM, SIG_IGN);
@@ -75,7 +80,7 @@ static void act(struct fake *self, const char *what)
 
 static void reach(struct fake *self, const char *point)
 {
-    char words[256], wanted[64];
+    char words[512], wanted[64];
     snprintf(words, sizeof words, "%s", getenv("CKPTBENCH_FAKE") ? getenv("CKPTBENCH_FAKE") : "");
     snprintf(wanted, sizeof wanted, "%u:%s:", self->page->rank, point);
     char *rest = NULL;
