@@ -188,11 +188,11 @@ def test_rank_that_leaves_without_a_word(agent):
 
 @pytest.mark.parametrize("act", ["hang", "stubborn"])
 def test_stalled_rank_is_named_and_ended(agent, act):
-    run = agent(timeout_stall="1s").start(f"1:write:{act}").finish()
+    run = agent(timeout_stall="2s").start(f"1:write:{act}").finish()
     manifest = run.manifest()
     assert (run.code, manifest["outcome"]) == (4, "timeout")
     assert "rank 1 moves nothing" in manifest["message"] and "writing" in manifest["message"]
-    assert "timeout.stall=1s" in manifest["message"]
+    assert "timeout.stall=2s" in manifest["message"]
     run.assert_nothing_left()
 
 
@@ -315,7 +315,7 @@ def test_two_signals_end_at_once(agent):
 
 def test_dead_controller_cancels_the_run(agent):
     run = agent(iterations=100000)
-    script = f"import subprocess, time; subprocess.Popen(['{run.programs}/ckptbench-agent', 'run', '{run.run}']); time.sleep(60)"
+    script = f"import subprocess, time; subprocess.Popen(['{run.programs}/ckptbench-agent', 'run', '{run.run}']); time.sleep(600)"
     controller = subprocess.Popen(["python3", "-c", script], start_new_session=True)
     run.await_(lambda: (run.run / "attempts/1/progress.json").exists())
     controller.kill()

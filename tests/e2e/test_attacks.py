@@ -77,11 +77,12 @@ def test_a_folder_behind_a_link_is_refused_before_anything_is_saved(tmp_path, su
 
 @pytest.mark.parametrize("folder", ["per_iteration", "overwrite", "rotate"])
 def test_what_others_put_into_the_folder_of_a_run_is_left_alone(tmp_path, folder):
-    run = start(tmp_path, "store=store", "iterations=100000", "timeout.run=60s", "suffix=mine",
+    run = start(tmp_path, "store=store", "iterations=100000", "timeout.run=200s", "suffix=mine",
                 f"folder={folder}")
     theirs = [tmp_path / "store/mine" / name for name in ("file", "folder/file", "iteration-x/file", "checkpoints")]
     deadline = time.monotonic() + 200
-    while not (tmp_path / "store/mine/.ckptbench-run").exists() and time.monotonic() < deadline:
+    while not (tmp_path / "store/mine/.ckptbench-run").exists():
+        assert time.monotonic() < deadline and run.poll() is None, run.communicate()
         time.sleep(0.01)
     for path in theirs:
         path.parent.mkdir(exist_ok=True)

@@ -1,5 +1,6 @@
 """Faults through the whole program: whatever goes wrong, `ckptbench run` ends in time with the right outcome
 and reason, leaves no process, and no half checkpoint counts as one."""
+import contextlib
 import json
 import os
 import re
@@ -15,6 +16,15 @@ import pytest
 from harness import BUILD, PROGRAM
 
 TINY = ("model=gpt2-tiny", "ranks=2", "tp=2", "warmup=0", "baseline=false")
+
+
+def has_stopped(pid):
+    """Whether every thread of a process stands still, as it does some time after SIGSTOP; or there is none."""
+    for path in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):  # that thread has ended
+            if path.read_text().rpartition(")")[2].split()[0] not in "TtZX":
+                return False
+    return True
 
 
 class Home:
@@ -95,7 +105,7 @@ class Home:
                 return False
             pid = pages[rank]["pid"]
             os.kill(pid, signal.SIGSTOP)
-            time.sleep(0.02)
+            self.await_(lambda: has_stopped(pid), process)
             if condition(self.pages()[rank]):
                 os.kill(pid, signal.SIGKILL)
                 return True
@@ -274,7 +284,7 @@ def test_a_rank_killed_in_any_phase_ends_the_run_with_its_name_and_place(home, p
 
 
 def test_a_rank_killed_while_it_starts_ends_the_run(home):
-    process = home.start(*TINY, "store=./store")
+    process = home.start(*TINY, "store=./store", "iterations=100000")
     found = []
 
     def started():
@@ -335,12 +345,12 @@ SLOW_WRITES = "for i in 1 2 3 4 5 6 7 8 9 10; do echo $i >> {path}/rank-{rank}; 
 
 
 def test_a_command_that_writes_slowly_does_not_stall(home):
-    home.run(*TINY, "store=./store", "engine=command", f"command={SLOW_WRITES}", "ops=save", "iterations=1", "timeout.stall=2s")
+    home.run(*TINY, "store=./store", "engine=command", f"command={SLOW_WRITES}", "ops=save", "iterations=1", "timeout.stall=4s")
 
 
 def test_a_command_that_waits_for_another_rank_which_writes_does_not_stall(home):
     command = f"if [ {{rank}} = 0 ]; then while [ ! -e {{path}}/done ]; do sleep 1; done; else {SLOW_WRITES}; touch {{path}}/done; fi"
-    home.run(*TINY, "store=./store", "engine=command", f"command={command}", "ops=save", "iterations=1", "timeout.stall=3s")
+    home.run(*TINY, "store=./store", "engine=command", f"command={command}", "ops=save", "iterations=1", "timeout.stall=4s")
 
 
 def test_commands_that_all_wait_stall(home):
@@ -349,7 +359,7 @@ def test_commands_that_all_wait_stall(home):
 
 
 def test_a_long_fsync_does_not_stall(home):
-    home.run(*TINY, "store=fault:delay=5s+ops=finish+rank=1:./store", "io.engine=psync", "iterations=1", "timeout.stall=2s")
+    home.run(*TINY, "store=fault:delay=6s+ops=finish+rank=1:./store", "io.engine=psync", "iterations=1", "timeout.stall=4s")
 
 
 # ---- what happens to the run folder ----
@@ -370,10 +380,11 @@ def test_an_experiment_that_is_overwritten_while_it_runs_is_no_pass_and_the_run_
 
 
 def test_an_experiment_that_was_changed_is_no_pass(home):
-    process = home.start(*TINY, "store=fault:bandwidth=16MiB/s:./store", "iterations=3")
+    process = home.start(*TINY, f"store=fault:until={home.folder}/go:./store", "iterations=3")
     home.await_running(process)
     file = next((home.home / "runs").glob("*/experiment.yaml"))
     file.write_text(file.read_text().replace("model: gpt2-tiny", "model: gpt2"))
+    (home.folder / "go").touch()
     run = home.finish(process, 4)
     assert run["outcome"] == "infrastructure" and "experiment.yaml was changed while the run lasted" in run["message"]
     assert run["experiment"]["model"] == "gpt2-tiny"

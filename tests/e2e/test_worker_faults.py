@@ -167,8 +167,7 @@ def test_a_rank_killed_in_a_phase_ends_the_run_and_leaves_no_half_checkpoint(tmp
     spec = f"stall_at=1+ops={ops}+rank={rank}"
     run = Run(tmp_path, ranks=2, tp=2, store=f"fault:{spec}:{tmp_path}/store", timeout__op="60s").start()
     names = {"io": ("io", "write", "read")}.get(state, (state,))
-    run.wait_until(lambda page: page[rank]["state"] in names and page[rank]["op"] in ("save", "load"))
-    time.sleep(0.3)
+    run.wait_until(lambda page: page[rank]["state"] in names and page[rank]["op"] == ("load" if ops == "read" else "save"))
     os.kill(run.page[rank]["pid"], signal.SIGKILL)
     run.wait(60)
     assert run.code != 0

@@ -15,7 +15,7 @@ from ports import free_ports  # noqa: E402
 
 PROGRAMS = ("ceph-mon", "ceph-osd", "ceph-mgr", "ceph", "monmaptool")
 MEMORY_BYTES = 3 << 30  # of objects; a full one makes writes wait for ever, so it is more than tests keep
-START_SECONDS = 90
+START_SECONDS = 200
 
 CONFIGURATION = """[global]
 fsid={fsid}
