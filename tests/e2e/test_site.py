@@ -13,7 +13,7 @@ from slurm_harness import MISSING, TINY, VARIABLE
 
 pytestmark = pytest.mark.skipif(not os.environ.get(VARIABLE), reason=MISSING)
 assert VARIABLE == "CKPTBENCH_TEST_SLURM"  # tests/run.py looks for the name in this file
-SLOW = ("iterations=200", "ops=save", "verify=none")
+SLOW = ("iterations=2000", "ops=save", "verify=none")
 
 
 @pytest.fixture

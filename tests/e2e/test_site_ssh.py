@@ -147,7 +147,7 @@ def test_over_a_slow_line_many_runs_cost_as_many_round_trips_as_few(laptop, slow
 
 def test_logs_that_are_followed_go_on_when_the_connection_is_cut(laptop, slow_line):
     site = laptop.write_site("tor", host="node-a")
-    sent = laptop.submit(site, *TINY, "iterations=200", "ops=save", "verify=none", f"store=fault:delay=300ms:{laptop.folder}/login/store")
+    sent = laptop.submit(site, *TINY, "iterations=2000", "ops=save", "verify=none", f"store=fault:delay=300ms:{laptop.folder}/login/store")
     run = sent["runs"][0]["run"]
     laptop.wait_state(run, "running")
     follower = subprocess.Popen([PROGRAM, "logs", run, "-f"], cwd=laptop.folder, env=laptop.environment, stdout=subprocess.PIPE, text=True)

@@ -12,7 +12,7 @@ from slurm_harness import MISSING, TINY, VARIABLE, Cluster, own_service, slurm
 pytestmark = [pytest.mark.skipif(not os.environ.get("CKPTBENCH_TEST_SLURM"), reason=MISSING),
               pytest.mark.xdist_group("slurm_faults")]
 assert VARIABLE == "CKPTBENCH_TEST_SLURM"
-LONG = ("ops=save", "verify=none", "store=fault:delay=300ms:./slow", "iterations=200")
+LONG = ("ops=save", "verify=none", "store=fault:delay=300ms:./slow", "iterations=2000")
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from slurm_harness import MISSING, TINY, VARIABLE, shared_cluster
 pytestmark = pytest.mark.skipif(not os.environ.get(VARIABLE), reason=MISSING)
 assert VARIABLE == "CKPTBENCH_TEST_SLURM"  # tests/run.py looks for the name in this file
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
-SLOW = ("store=fault:delay=300ms:./slow", "iterations=200", "ops=save", "verify=none")
+SLOW = ("store=fault:delay=300ms:./slow", "iterations=2000", "ops=save", "verify=none")
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_what_comes_after_a_failure_is_not_started(cluster):
 
 def test_a_cancelled_job_keeps_what_it_has_measured(cluster):
     run, _ = cluster.submit_one(*TINY, *SLOW)
-    cluster.wait_for(run, "running")
+    until(lambda: saves(cluster, run))  # before it, Slurm says RUNNING, and there may be no agent
     cluster.call("cancel", run)
     line = cluster.wait_final(run)[run]
     assert line["state"] == "cancelled" and line["outcome"] == "cancelled"
@@ -159,7 +159,7 @@ def test_ranks_that_a_signal_stopped_are_no_pass(cluster):
     until(lambda: saves(cluster, run))
     cluster.slurm("scancel", "--signal=INT", job)
     line = cluster.wait_final(run)[run]
-    assert line["outcome"] == "cancelled" and "of 200 iterations" in line["note"], line
+    assert line["outcome"] == "cancelled" and "of 2000 iterations" in line["note"], line
 
 
 def test_a_run_whose_folder_is_removed_ends_and_is_lost(cluster):

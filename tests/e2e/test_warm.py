@@ -11,8 +11,9 @@ from slurm_harness import FINAL, MISSING, TINY, VARIABLE, Cluster
 
 pytestmark = pytest.mark.skipif(not os.environ.get(VARIABLE), reason=MISSING)
 assert VARIABLE == "CKPTBENCH_TEST_SLURM"  # tests/run.py looks for the name in this file
-SLOW = (*TINY, "store=fault:delay=300ms:./slow", "iterations=200", "ops=save", "verify=none")
+SLOW = (*TINY, "store=fault:delay=300ms:./slow", "iterations=2000", "ops=save", "verify=none")
 QUICK = (*TINY, "ops=save")
+A_MINUTE = 1 / 60  # in node-hours; what Slurm may take to end a job on a busy machine
 
 
 class Pools(Cluster):
@@ -37,6 +38,13 @@ class Pools(Cluster):
                 return line
             time.sleep(0.2)
         raise AssertionError(f"pool {name} is {line}")
+
+    def wait_for_saves(self, run):
+        """Until ranks are at work: before that, a run that is "running" may have no agent."""
+        deadline = time.monotonic() + 200
+        while "save" not in (self.status(run)[run]["progress"] or ""):
+            assert time.monotonic() < deadline, self.status(run)
+            time.sleep(0.1)
 
     def wait_gone(self, line, seconds=200):
         deadline = time.monotonic() + seconds
@@ -84,7 +92,7 @@ def test_runs_of_a_spool_come_in_order_and_each_can_be_cancelled(pools):
     second, _ = pools.submit_one(*QUICK, "--warm", "p")
     third, _ = pools.submit_one(*QUICK, "--warm", "p")
     fourth, _ = pools.submit_one(*QUICK, "--warm", "p")
-    pools.wait_for(first, "running")
+    pools.wait_for_saves(first)
     waiting = pools.status(second)[second]
     assert waiting["state"] == "pending" and "in the spool of pool p" in waiting["note"]
     pools.call("cancel", third)
@@ -104,7 +112,7 @@ def test_a_pool_that_is_stopped_ends_its_run_and_gives_back_what_waits(pools):
     started = pools.start("p", "mode=hold", "nodes=1", "for=5m")
     first, _ = pools.submit_one(*SLOW, "--warm", "p")
     second, _ = pools.submit_one(*QUICK, "--warm", "p")
-    pools.wait_for(first, "running")
+    pools.wait_for_saves(first)
     pools.call("warm", "stop", "p")
     assert not pools.jobs_of(started)
     lines = pools.wait_final(first, second)
@@ -116,7 +124,7 @@ def test_a_waiter_that_is_killed_leaves_no_run_waiting(pools):
     started = pools.start("p", "mode=hold", "nodes=1", "for=5m")
     first, _ = pools.submit_one(*SLOW, "--warm", "p")
     second, _ = pools.submit_one(*QUICK, "--warm", "p")
-    pools.wait_for(first, "running")
+    pools.wait_for_saves(first)
     pools.slurm("scancel", "--signal=KILL", "--full", started["job"])
     pools.wait_gone(started)
     lines = pools.wait_final(first, second)
@@ -125,13 +133,13 @@ def test_a_waiter_that_is_killed_leaves_no_run_waiting(pools):
 
 
 def test_a_budget_that_is_used_up_ends_the_pool_whoever_looks(pools):
-    started = pools.start("p", "mode=hold", "nodes=1", "for=5m", "budget=0.0025")  # nine seconds
+    started = pools.start("p", "mode=hold", "nodes=1", "for=5m", "budget=0.005")  # 18 seconds
     first, _ = pools.submit_one(*SLOW, "--warm", "p")
     second, _ = pools.submit_one(*QUICK, "--warm", "p")
     pools.wait_gone(started)  # nobody has asked ckptbench for anything since
     line = pools.list()["p"]
     assert line["state"] == "ended" and "budget" in line["note"]
-    assert line["node_hours"] <= 2 * line["budget_node_hours"]
+    assert line["node_hours"] <= line["budget_node_hours"] + A_MINUTE
     lines = pools.wait_final(first, second)
     assert lines[first]["outcome"] == "timeout" and pools.manifest(first)["samples"] > 0
     assert lines[second]["outcome"] == "cancelled"
@@ -230,25 +238,26 @@ def test_there_is_nothing_to_touch_where_nodes_never_sleep(pools):
 
 def test_touches_go_on_until_their_time_is_over(pools):
     """The partition's SuspendTime is 4 s, so a touch comes every two or, where Slurm's scheduler takes its time, more."""
-    started = pools.start("t", "nodes=2", "for=14s", "slurm.partition=sleepy")
+    short = pools.start("short", "nodes=1", "for=14s", "slurm.partition=sleepy")
+    started = pools.start("t", "nodes=2", "for=1h", "slurm.partition=sleepy")
     assert started["mode"] == "touch" and started["period_s"] == 2
-    pools.wait_until("t", lambda line: line["jobs"] > 0)
+    pools.wait_until("t", lambda line: line["jobs"] >= 3)
     run, _ = pools.submit_one("model=gpt2-tiny", "nodes=2", "baseline=false", "iterations=1", "warmup=0", "ops=save", "--warm", "t")
     script = (pools.run_folder(run) / "job.sbatch").read_text()
     assert "#SBATCH --nodelist=n" in script
-    pools.wait_gone(started)
-    line = pools.list()["t"]
-    assert line["state"] == "ended" and "time is over" in line["note"] and line["jobs"] >= 3 and line["runs"] == 1
-    assert line["node_hours"] < line["budget_node_hours"] + 2 * 2 / 3600
-    assert line["job_node_hours"] < line["node_hours"]
     assert pools.wait_final(run)[run]["outcome"] == "pass"
+    pools.wait_gone(short)
+    pools.call("warm", "stop", "t")
+    ended, line = (pools.list()[name] for name in ("short", "t"))
+    assert ended["state"] == "ended" and "time is over" in ended["note"] and ended["node_hours"] < ended["budget_node_hours"] + A_MINUTE
+    assert line["state"] == "ended" and line["runs"] == 1 and line["job_node_hours"] < line["node_hours"]
 
 
 def test_a_touch_pool_ends_with_its_budget(pools):
     started = pools.start("t", "nodes=1", "for=1h", "budget=0.0012", "slurm.partition=sleepy")  # two touches of 2 s
     pools.wait_gone(started)
     line = pools.list()["t"]
-    assert line["state"] == "ended" and "budget" in line["note"] and line["node_hours"] <= 1.5 * line["budget_node_hours"]
+    assert line["state"] == "ended" and "budget" in line["note"] and line["node_hours"] <= line["budget_node_hours"] + A_MINUTE
 
 
 def test_a_touch_pool_that_is_stopped_leaves_nothing_behind(pools):
