@@ -25,7 +25,7 @@ static int drill_agree(struct comm *comm, struct cb_err *err)
     uint32_t rank = comm_rank(comm);
     int code = rank == 1 ? CB_ERR_NO_SPACE : rank == 2 ? CB_ERR_CORRUPT : 0;
     uint64_t word = 70 + rank;
-    int rc = comm_agree_and_share(comm, code, 10 + rank, &word, clock_monotonic_ns() + 20 * NS_PER_S, &agreement, err);
+    int rc = comm_agree_and_share(comm, code, 10 + rank, &word, clock_monotonic_ns() + 100 * NS_PER_S, &agreement, err);
     if (rc)
         return rc;
     char text[256];
@@ -37,7 +37,7 @@ static int drill_agree(struct comm *comm, struct cb_err *err)
 
 static int drill_broadcast(struct comm *comm, struct cb_err *err)
 {
-    uint64_t deadline_ns = clock_monotonic_ns() + 20 * NS_PER_S;
+    uint64_t deadline_ns = clock_monotonic_ns() + 100 * NS_PER_S;
     char word[16] = "mine";
     if (comm_rank(comm) == 0)
         strcpy(word, "rank 0's");
@@ -59,7 +59,7 @@ static void *talk(void *context)
     for (uint64_t round = 0; round < self->rounds; round++) {
         struct agreement agreement;
         uint64_t number = self->number + round;
-        int rc = comm_agree(self->comm, 0, number, clock_monotonic_ns() + 20 * NS_PER_S, &agreement, NULL);
+        int rc = comm_agree(self->comm, 0, number, clock_monotonic_ns() + 100 * NS_PER_S, &agreement, NULL);
         self->wrong += rc || agreement.min != number || agreement.max != number ? 1 : 0;
     }
     return NULL;
@@ -104,7 +104,7 @@ static int drill_collectives(struct comm *comm, struct cb_err *err)
 {
     enum { VALUES = 70000 };
     uint32_t rank = comm_rank(comm), size = comm_size(comm), wrong = 0;
-    uint64_t deadline_ns = clock_monotonic_ns() + 20 * NS_PER_S;
+    uint64_t deadline_ns = clock_monotonic_ns() + 100 * NS_PER_S;
     float *mine = calloc(VALUES, sizeof *mine), *all = calloc((size_t)VALUES * size, sizeof *all);
     struct comm_message message;
     double sums[2] = {rank, 0.5};
@@ -182,7 +182,7 @@ static int drill_part(struct comm *comm, struct cb_err *err)
     int rc = comm_part(comm, comm_rank(comm) % 2, &part, err);
     if (rc)
         return rc;
-    rc = comm_agree(part, 0, comm_rank(comm), clock_monotonic_ns() + 20 * NS_PER_S, &agreement, err);
+    rc = comm_agree(part, 0, comm_rank(comm), clock_monotonic_ns() + 100 * NS_PER_S, &agreement, err);
     snprintf(text, sizeof text, "%u of %u, sum %" PRIu64, comm_rank(part), comm_size(part), agreement.sum);
     comm_free(part);
     return rc ? rc : report(comm, text);
@@ -191,7 +191,7 @@ static int drill_part(struct comm *comm, struct cb_err *err)
 /* Rank 1 dies: what the others wait for ends, and says so. */
 static int drill_dead(struct comm *comm, struct cb_err *err)
 {
-    uint64_t deadline_ns = clock_monotonic_ns() + 50 * NS_PER_S;
+    uint64_t deadline_ns = clock_monotonic_ns() + 100 * NS_PER_S;
     int rc = comm_barrier(comm, deadline_ns, err);
     if (comm_rank(comm) == 1)
         _exit(0);
@@ -204,7 +204,7 @@ static int drill_closed(struct comm *comm, struct cb_err *err)
     enum { LARGE = 20 << 20 };
     struct comm_message message;
     char *large = calloc(1, LARGE);
-    int rc = large ? comm_barrier(comm, clock_monotonic_ns() + 20 * NS_PER_S, err) : CB_ERR_MEMORY;
+    int rc = large ? comm_barrier(comm, clock_monotonic_ns() + 100 * NS_PER_S, err) : CB_ERR_MEMORY;
     if (comm_rank(comm) == 1)
         _exit(0);
     for (int i = 0; i < 100 && !rc; i++) {
@@ -227,7 +227,7 @@ static int start(struct comm **comm, struct cb_err *err)
     memset(&place.key, key ? *key : 'k', sizeof place.key);
     if (sscanf(words, "%u %u %hu", &place.rank, &place.size, &place.port) != 3)
         return cb_fail(err, CB_ERR_USAGE, "COMM_DRILL_TCP=\"RANK SIZE PORT\"");
-    return comm_tcp_new(&place, clock_monotonic_ns() + (key ? 3 : 20) * NS_PER_S, comm, err);
+    return comm_tcp_new(&place, clock_monotonic_ns() + (key ? 6 : 100) * NS_PER_S, comm, err);
 }
 
 int main(int argc, char **argv)

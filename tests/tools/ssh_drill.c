@@ -55,7 +55,7 @@ static void run_once(struct transport *transport, const struct transport_command
 static void run(struct transport *transport, char **words)
 {
     const char *variables[VARIABLES_MAX + 1] = {NULL}, *value;
-    struct transport_command command = {.environment = variables, .max_bytes = 8u << 20, .timeout_ns = 30 * NS_PER_S};
+    struct transport_command command = {.environment = variables, .max_bytes = 8u << 20, .timeout_ns = 120 * NS_PER_S};
     size_t variable_count = 0;
     unsigned times = 1;
     struct buf input;
