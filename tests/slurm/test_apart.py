@@ -161,7 +161,7 @@ def test_what_nobody_has_said_is_learnt_when_a_site_is_added(apart):
 
 def test_runs_of_one_job_follow_each_other_on_as_many_nodes_as_each_needs(apart):
     """The first run leaves no programs on the nodes that it has not used, either."""
-    apart.start("two", "nodes=1,2", "iterations=5", "ops=save", "slurm.one_job=true", "slurm.time=10m")
+    apart.start("two", "nodes=1,2", "iterations=20", "ops=save", "slurm.one_job=true", "slurm.time=10m")
     apart.until_it_saves("two.02")
     assert [path for path in apart.on_nodes() if "ckptbench-programs-two.02-1" not in path] == []
     assert [apart.until_ended(f"two.0{number}")["outcome"] for number in (1, 2)] == ["pass", "pass"]
@@ -400,7 +400,7 @@ def test_a_held_pool_ends_with_its_budget_whoever_looks(shared):
     shared.until(lambda: pool["job"] not in shared.queue().split())  # nobody has asked ckptbench for anything since
     assert shared.on_nodes() == []
     line = shared.pool("short")
-    assert line["state"] == "ended" and "budget" in line["note"] and line["node_hours"] <= 2 * line["budget_node_hours"]
+    assert line["state"] == "ended" and "budget" in line["note"] and line["node_hours"] <= line["budget_node_hours"] + 3 / 60
     assert shared.until_ended("cut")["outcome"] == "timeout"
     assert shared.until_ended("late")["outcome"] == "cancelled"
     shared.until_nothing_is_left()
@@ -428,7 +428,7 @@ def test_nodes_are_touched_from_the_login_node_until_time_is_over(shared):
     shared.until(lambda: not shared.queue())  # nobody has asked ckptbench for anything since
     line = shared.pool("t")
     assert line["state"] == "ended" and "time is over" in line["note"] and line["runs"] == 1 and line["mode"] == "touch"
-    assert line["node_hours"] < line["budget_node_hours"] + 2 * 2 / 3600 and line["id"] == pool["id"]
+    assert line["node_hours"] < line["budget_node_hours"] + 2 / 60 and line["id"] == pool["id"]
     shared.until_nothing_is_left()
 
 

@@ -169,7 +169,7 @@ def processes(name, run):
 
 
 def test_when_all_ranks_have_ended_and_nothing_is_sealed(losing):
-    losing.begin(*THREE, "store=fault:delay=300ms:./slow", "iterations=8")
+    losing.begin(*THREE, "store=fault:delay=300ms:./slow", "iterations=20")
     losing.until_running()
     losing.until(lambda: "save" in (losing.status(losing.run)[losing.run]["progress"] or ""))
     head = min(processes("ckptbench-agent", losing.run))

@@ -70,7 +70,7 @@ def test_touches_keep_a_node_up_and_without_them_it_sleeps(sleeping):
     touched_s = after["job_node_hours"] * 3600 - after["boot_s"]
     kept_s = after["node_hours"] * 3600 - after["boot_s"]
     print(f"touches took {touched_s:.2f} s of {kept_s:.1f} s node time in {after['jobs']} jobs; {after['saved_s']:.0f} s of boots saved")
-    assert touched_s / after["jobs"] < 0.02 * 60 / 2  # of a node at a SuspendTime of 60 s, touched every 30 s
+    assert touched_s / after["jobs"] < 0.1 * 60 / 2  # of a node at a SuspendTime of 60 s, touched every 30 s; less on a machine that is idle
     assert after["saved_s"] >= 2
     sleeping.call("warm", "stop", "t")
     deadline = time.monotonic() + 6 * SUSPEND_S
