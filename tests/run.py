@@ -81,7 +81,7 @@ def run_pytest(build, python, word, folders):
     root = Path(tempfile.mkdtemp(prefix="ckptbench-services-"))
     places = {service: root / service.__name__.split(".")[-1] for service in services_wanted(folders)}
     environment = dict(os.environ, CKPTBENCH_BUILD=str(build), COLUMNS="300")
-    command = [python, "-m", "pytest", "-q", "-rsfE", "--tb=short", "--timeout=300", "--durations=20", "-n", str(AT_ONCE),
+    command = [python, "-m", "pytest", "-q", "-rsfE", "--tb=short", "--timeout=600", "--durations=20", "-n", str(AT_ONCE),
                "--dist=loadgroup", *folders]
     if word:
         command += ["-k", word]
