@@ -93,7 +93,7 @@ def test_what_is_prefetched_is_gathered_beside_computing_or_ahead_of_gradients(t
 def test_what_the_tutorials_options_do_to_memory_and_exchange_is_in_the_metrics(tmp_path):
     """Two ranks, a root r and four blocks b: each of the step's figures follows from them."""
     def figures(*words):
-        document = train(tmp_path, *batch(2), STEPS, "layers=4", *words)
+        document = train(tmp_path, *batch(2), "train.steps=3", "layers=4", *words)
         ranks, found = int(document["experiment"]["ranks"]), {}
         for metric in ("gathered_bytes", "comm_bytes", "offload_bytes"):
             of_all = {value for ranks in values(tmp_path, metric).values() for value in ranks.values()}
