@@ -438,8 +438,7 @@ def test_a_failed_store_fails_the_benchmark(place):
 
 def test_interrupted_once_a_run_ends_in_order_and_is_recorded(place):
     process = start(place, *TINY, "store=./store", "iterations=100000", "--json")
-    wait_until_running(place)
-    time.sleep(0.5)
+    wait_until_running(place, op="save")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 4, err
@@ -519,8 +518,8 @@ def test_resume_of_nothing_is_refused(place):
 
 def test_the_slowest_rank_says_why_in_the_report_in_json_and_when_compared(place):
     shape = ["model=gpt2-tiny", "ranks=2", "ops=save", "iterations=2", "warmup=0", "baseline=false", "keep=false", "verify=none"]
-    slow = json.loads(ckptbench(place, "run", "--json", f"store=fault:delay=200ms+rank=1:{place}/store", *shape).stdout)["run"]
-    other = json.loads(ckptbench(place, "run", "--json", f"store=fault:delay=200ms+rank=0:{place}/store", *shape).stdout)["run"]
+    slow = json.loads(ckptbench(place, "run", "--json", f"store=fault:delay=500ms+rank=1:{place}/store", *shape).stdout)["run"]
+    other = json.loads(ckptbench(place, "run", "--json", f"store=fault:delay=500ms+rank=0:{place}/store", *shape).stdout)["run"]
     why = json.loads(ckptbench(place, "show", slow, "--json").stdout)["slowest_rank"]["save"]
     assert why["rank"] == 1 and why["state"] in ("io", "fsync"), why
     name = {"io": "write", "fsync": "fsync"}[why["state"]]
