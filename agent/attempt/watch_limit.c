@@ -12,6 +12,7 @@
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/foreground.h"
+#include "core/process.h"
 #include "core/stats.h"
 #include "core/units.h"
 #include "setup/open_store.h"
@@ -238,6 +239,13 @@ int watch_limit_run(const struct experiment *experiment, const char *folder, con
     return rc;
 }
 
+int watch_limit_check(const struct watch_summary *summary, struct cb_err *err)
+{
+    if (!summary->lacks_ranks)
+        return 0;
+    return cb_fail(err, CB_ERR_UNSUPPORTED, "not every rank has reported what it wrote");
+}
+
 static double median(const double *values, size_t n)
 {
     struct summary summary;
@@ -261,6 +269,20 @@ static void add_reason(struct status_page *page, const char *why)
     status_page_add_fact(page, FACT, text);
 }
 
+/* Whether this machine's limit would be that of all who saved. */
+static int check_here(const struct watch_summary *summary, struct cb_err *err)
+{
+    char own[PROCESS_NODE_BYTES];
+    process_node_name(own);
+    if (summary->has_several_hosts)
+        return cb_fail(err, CB_ERR_UNSUPPORTED,
+                       "the command ran on several machines, and this is one of them (tasks that join a run measure it)");
+    if (strcmp(summary->shares[0].host, own) != 0)
+        return cb_fail(err, CB_ERR_UNSUPPORTED, "the command ran on %.200s, and this is %s", summary->shares[0].host,
+                       own);
+    return 0;
+}
+
 void watch_limit_measure(struct attempt *attempt, const struct watch_summary *summary, const struct limit_look *look)
 {
     struct limit_share share = {.bytes = summary->bytes, .writers = summary->writers, .loads = summary->loads > 0};
@@ -268,12 +290,11 @@ void watch_limit_measure(struct attempt *attempt, const struct watch_summary *su
     struct status_page *page = attempt->pages.page[0];
     char text[600], each[32], folder[RUN_ID_BYTES + 32];
     struct cb_err err;
-    int rc = 0;
     if (!(summary->bytes > 0) || summary->writers == 0)
         return; /* nothing was saved in a way that is seen */
-    if (summary->has_several_hosts)
-        rc = cb_fail(&err, CB_ERR_UNSUPPORTED,
-                     "the command ran on several machines, and this is one of them (tasks that join a run measure it)");
+    int rc = watch_limit_check(summary, &err);
+    if (!rc)
+        rc = check_here(summary, &err);
     snprintf(share.place, sizeof share.place, "%s", summary->place);
     snprintf(folder, sizeof folder, WATCH_LIMIT_FOLDER "%s", attempt->run);
     if (!rc)

@@ -41,8 +41,11 @@ int watch_limit_run(const struct experiment *experiment, const char *folder, con
                     const struct limit_meeting *meeting, const struct limit_look *look, struct limit_result *result,
                     struct cb_err *err) CB_MUST_CHECK;
 
-/* Measures on this machine. The median rate of the rounds becomes the baseline of the run, and a fact says what was
- * measured, or why nothing was. `look` may be NULL. */
+/* CB_ERR_UNSUPPORTED, with the reason, if what was seen is not the whole save: no limit can be compared with it. */
+int watch_limit_check(const struct watch_summary *summary, struct cb_err *err) CB_MUST_CHECK;
+
+/* Measures on this machine, unless processes of the command ran on another. The median rate of the rounds becomes the
+ * baseline of the run, and a fact says what was measured, or why nothing was. `look` may be NULL. */
 void watch_limit_measure(struct attempt *attempt, const struct watch_summary *summary, const struct limit_look *look);
 
 /* The same from what the tasks of several nodes have measured together (agent/attempt/watch_nodes.h): in each round the

@@ -252,14 +252,19 @@ static int read_line(struct reading *self, const struct json_value *line, struct
     return 0;
 }
 
+bool watch_file_is_task(const char *name)
+{
+    size_t len = strlen(name), of_ending = strlen(WATCH_TASK_ENDING);
+    return len > of_ending && strcmp(name + len - of_ending, WATCH_TASK_ENDING) == 0;
+}
+
 /* A file that cannot be read is left out, and the others count. If it is a task's, that task has ended: tasks share a lock
  * while they run, and who seals holds it alone. */
 static void skip_file(struct reading *self, const char *name, const char *why)
 {
-    size_t len = strlen(name), of_ending = strlen(WATCH_TASK_ENDING);
     if (self->unreadable++ == 0)
         snprintf(self->first_unreadable, sizeof self->first_unreadable, "%.100s (%.140s)", name, why);
-    if (len < of_ending || strcmp(name + len - of_ending, WATCH_TASK_ENDING) != 0)
+    if (!watch_file_is_task(name))
         return;
     self->summary->tasks++;
     self->summary->ended++;
@@ -329,6 +334,7 @@ static int read_folder(struct reading *self, const char *folder, struct cb_err *
             continue;
         rc = note_host(self, entry->d_name, err);
         self->files++;
+        self->summary->processes += watch_file_is_task(entry->d_name) ? 0 : 1;
         if (!rc)
             rc = path_format(path, sizeof path, err, "%s/%s", folder, entry->d_name);
         if (!rc)
@@ -624,6 +630,10 @@ static void describe(const struct reading *self, struct status_page *page)
              units_plural(self->unreadable), self->first_unreadable, self->unreadable > 1 ? ", …" : "");
     if (self->unreadable)
         add_numbered(page, "watch.unseen", ++unseen, text);
+    snprintf(text, sizeof text, "all of %u ranks: only %u process%s reported (all nodes must share the run folder)",
+             self->world, self->summary->processes, self->summary->processes == 1 ? "" : "es");
+    if (self->summary->lacks_ranks)
+        add_numbered(page, "watch.unseen", ++unseen, text);
     if (self->was_stopped)
         add_numbered(page, "watch.unseen", ++unseen,
                      "the rest of the lines: a request to end arrived while they were read");
@@ -654,6 +664,7 @@ int watch_lines_read(struct attempt *attempt, const char *folder, struct watch_s
         number_iterations(&reading);
         attempt->ranks = reading.world;
         summary->loads = reading.counted[OP_LOAD];
+        summary->lacks_ranks = summary->processes < reading.world && reading.processes > 0;
         uint32_t samples = reading.counted[OP_SAVE] + reading.counted[OP_LOAD];
         /* in memory of our own: no rank maps them, and /dev/shm may be small */
         rc = pages_create_head(&attempt->pages, "", -1, 1, reading.world, samples ? samples : 1, err);

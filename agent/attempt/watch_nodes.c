@@ -350,6 +350,8 @@ static int make_plan(const struct watch_nodes *self, struct members *members, st
     buf_init(&text, PLAN_MAX_BYTES);
     json_writer_init(&json, &text, 0);
     int rc = watch_lines_read(&unused, self->lines, &summary, err);
+    if (!rc)
+        rc = watch_limit_check(&summary, err);
     if (!rc) {
         snprintf(plan->own.place, sizeof plan->own.place, "%s", summary.place);
         plan->own.loads = summary.loads > 0;

@@ -575,6 +575,7 @@ static void write_watched_json(const struct run_info *info, struct json_writer *
     json_member_text(json, "seen", run_info_fact(info, "watch.seen"));
     json_member_text(json, "left_out", run_info_fact(info, "watch.left_out"));
     json_member_text(json, "place", run_info_fact(info, "watch.place"));
+    json_member_text(json, "limit", run_info_fact(info, "watch.limit"));
     json_numbered_facts(info, "watch.warning.", "warnings", json);
     json_numbered_facts(info, "watch.unseen.", "unseen", json);
     json_write_end_object(json);

@@ -100,6 +100,7 @@ function answerOfWatched({ watched, metrics, advice = [] }) {
     if (alone !== undefined) sentences.push(says(`A step of the training takes ${seconds(alone)} without a save${behind === undefined ? "" : ` and ${seconds(behind)} while one goes on behind it`}.`));
     sentences.push(...watched.warnings.map((text) => says(`Warning: ${text}`, "bad")));
     if (watched.unseen.length) sentences.push(says(`Not seen: ${watched.unseen.join("; ")}.`));
+    if (watched.limit) sentences.push(says(`The device's limit was ${watched.limit}.`));
     if (watched.left_out) sentences.push(says(`Left out: ${watched.left_out}.`));
     if (advice.length) sentences.push(says(`To change first: ${advice[0].text}.`));
     return sentences;

@@ -368,6 +368,13 @@ def test_a_run_is_not_lost_while_its_agent_lives(tmp_path):
     assert shown["outcome"] == "pass" and shown["metrics"]["save_s"]["n"] == 1
 
 
+def test_the_limit_of_this_machine_is_not_put_beside_a_training_on_another(tmp_path):
+    watched = Watched(tmp_path, "env", "SLURMD_NODENAME=elsewhere", sys.executable, TRAINING, tmp_path, "save:a")
+    assert watched.shown["watched"]["limit"].startswith("not measured: the command ran on elsewhere.")
+    assert watched.shown["limits"] == dict.fromkeys(watched.shown["limits"]) and "save_s" in watched.shown["metrics"]
+    assert "limit         not measured: the command ran on elsewhere." in watched.result.stderr
+
+
 def test_two_processes_that_are_both_rank_0_are_told_and_not_averaged(tmp_path):
     command = f"{sys.executable} {TRAINING} {tmp_path}"
     gates = [tmp_path / "gate-a", tmp_path / "gate-b"]

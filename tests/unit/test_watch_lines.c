@@ -349,6 +349,34 @@ static void a_limit_that_was_not_measured_has_a_reason(void **unused)
     }
 }
 
+static void no_limit_of_one_machine_stands_beside_what_others_saved(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *file, *lines, *why;
+    } cases[] = {{"elsewhere-1.jsonl", PROCESS("0", "2") SAVE("0", "/a", "1", "1"),
+                  "the command ran on elsewhere, and this is "},
+                 {"other-1.jsonl", PROCESS("1", "2"), "the command ran on several machines"},
+                 {"elsewhere-1.jsonl", PROCESS("0", "4") SAVE("0", "/a", "1", "1"), "not every rank has reported"}};
+    write_lines("elsewhere-2.jsonl", PROCESS("1", "2"));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct attempt attempt = {.run = "unit", .number = 1, .pages = {.lock_fd = -1}};
+        struct watch_summary summary;
+        struct cb_err err;
+        char fact[160];
+        write_lines(cases[i].file, cases[i].lines);
+        assert_int_equal(watch_lines_read(&attempt, folder, &summary, &err), 0);
+        watch_limit_measure(&attempt, &summary, NULL);
+        snprintf(fact, sizeof fact, "watch.limit=not measured: %s", cases[i].why);
+        assert_true(has_fact(&attempt, fact));
+        assert_true(isnan(attempt.pages.page[0]->run_values[METRIC_BASELINE_WRITE_BYTES_PER_S]));
+        assert_true(has_fact(&attempt, "watch.unseen.1=all of 4 ranks: only 3 processes reported") == (i == 2));
+        watch_summary_release(&summary);
+        pages_release(&attempt.pages);
+    }
+    clear();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -368,6 +396,7 @@ int main(void)
         cmocka_unit_test(the_calls_of_saves_are_named_once),
         cmocka_unit_test(what_nodes_measured_together_is_added_up_and_the_slowest_counts),
         cmocka_unit_test(a_limit_that_was_not_measured_has_a_reason),
+        cmocka_unit_test(no_limit_of_one_machine_stands_beside_what_others_saved),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
