@@ -14,6 +14,7 @@
 #include "agent/attempt/attempt_run.h"
 #include "agent/attempt/launch_nodes.h"
 #include "agent/attempt/seal_lines.h"
+#include "agent/attempt/watch_job.h"
 #include "agent/attempt/watch_join.h"
 #include "agent/node/node.h"
 #include "agent/pool/array_lead.h"
@@ -33,6 +34,7 @@ static const char usage[] =
     "       ckptbench-agent watch RUN_FOLDER LOCK COMMAND…\n"
     "       ckptbench-agent seal RUN_FOLDER [--as OUTCOME WHY] [--measure]\n"
     "       ckptbench-agent join RUN_FOLDER TASKS COMMAND…\n"
+    "       ckptbench-agent limit RUN_FOLDER ATTEMPT\n"
     "       ckptbench-agent node --head ADDRESSES --port PORT [--name NAME] [--timeout TIME] [--sent]\n"
     "       ckptbench-agent shell HOSTS NAME COMMAND…\n"
     "       ckptbench-agent warm POOL_FOLDER\n"
@@ -46,7 +48,9 @@ static const char usage[] =
     "reach hosts through `shell`; jobs of a warm pool are `warm`, and start the pool's runs through `step`; `array`\n"
     "leads the runs of a job array whose nodes have no programs; ckptbench starts `watch` and `join` for commands that "
     "it\n"
-    "watches, and `seal` for attempts of which processes have left lines.\n"
+    "watches, and `seal` for attempts of which processes have left lines; `limit` measures on each node after a "
+    "watched\n"
+    "command.\n"
     "Exit codes: 0 pass, 1 our failure, 2 usage, 3 the benchmark failed, 4 infrastructure.\n";
 
 #define PAGE_BYTES 4096
@@ -261,6 +265,15 @@ static int run_seal(const char *folder, int count, char **words)
     return rc ? cb_exit_code_at_home(rc) : CB_EXIT_PASS;
 }
 
+static int run_limit(const char *folder, const char *attempt)
+{
+    struct cb_err err;
+    int rc = watch_job_take_part(folder, attempt, &err);
+    if (rc)
+        log_error("%s", err.message);
+    return rc ? CB_EXIT_INFRASTRUCTURE : CB_EXIT_PASS;
+}
+
 static int run_array(const char *links, const char *job)
 {
     struct cb_err err;
@@ -291,6 +304,8 @@ int main(int argc, char **argv)
         return run_seal(argv[2], argc - 3, argv + 3);
     if (argc > 4 && strcmp(argv[1], "join") == 0)
         return join(argv[2], argv[3], (const char *const *)(argv + 4));
+    if (argc == 4 && strcmp(argv[1], "limit") == 0)
+        return run_limit(argv[2], argv[3]);
     if (argc > 2 && strcmp(argv[1], "node") == 0)
         return run_node(argc - 2, argv + 2);
     if (argc > 2 && strcmp(argv[1], "shell") == 0)

@@ -37,6 +37,39 @@ size_t launch_ssh_words(const char *host, char destination[NODE_NAME_BYTES], cha
     return count;
 }
 
+void command_line_add(struct command_line *self, const char *const *words)
+{
+    for (; *words && self->count < LAUNCH_MAX_WORDS; words++)
+        self->words[self->count++] = *words;
+}
+
+int launch_on_each(const struct nodes *nodes, bool on_own, const struct child_options *options, struct child *step,
+                   struct cb_err *err)
+{
+    static const char *const srun[] = {LAUNCH_BESIDE, "--kill-on-bad-exit=0", "--distribution=block",
+                                       "--ntasks-per-node=1", NULL};
+    struct child_options all = *options;
+    struct command_line line = {0};
+    struct buf list;
+    char count[16];
+    uint32_t left_out = !on_own && nodes->own >= 0 ? 1 : 0;
+    buf_init(&list, FILE_MAX_BYTES);
+    for (uint32_t i = 0; i < nodes->count; i++)
+        if (on_own || nodes->own != (int64_t)i)
+            buf_printf(&list, "%s%s", list.len ? "," : "--nodelist=", nodes->name[i]);
+    snprintf(count, sizeof count, "%u", nodes->count - left_out);
+    int rc = buf_check(&list, "the list of nodes", err);
+    if (!rc) {
+        command_line_add(&line, srun);
+        command_line_add(&line, (const char *const[]){"--nodes", count, "--ntasks", count, list.data, NULL});
+        command_line_add(&line, options->argv);
+        all.argv = line.words;
+        rc = child_start(step, &all, err);
+    }
+    buf_release(&list);
+    return rc;
+}
+
 /* Writes a line per rank, or per node with its slots. */
 static int write_hosts(const struct attempt *attempt, bool slots, const char *path, struct cb_err *err)
 {
@@ -64,12 +97,6 @@ static int write_hosts(const struct attempt *attempt, bool slots, const char *pa
         rc = buf_write_file(&text, path, 0666, err);
     buf_release(&text);
     return rc;
-}
-
-void command_line_add(struct command_line *self, const char *const *words)
-{
-    for (; *words && self->count < LAUNCH_MAX_WORDS; words++)
-        self->words[self->count++] = *words;
 }
 
 void command_line_add_adapter(struct command_line *self, const struct experiment *experiment)

@@ -11,6 +11,10 @@
 /* The first words of a step of agents, which shares the job's resources with the other steps. */
 #define LAUNCH_BESIDE "srun", "--overlap", "--overcommit", "--mpi=none", "--cpu-bind=none", "--mem=0"
 
+/* Starts options->argv as a step with one task on each node of the allocation, but not on this one unless `on_own`. */
+int launch_on_each(const struct nodes *nodes, bool on_own, const struct child_options *options, struct child *step,
+                   struct cb_err *err) CB_MUST_CHECK;
+
 /* The command of a rank: the words of `container`, then the worker. Words point into the struct. */
 struct worker {
     char path[PATH_MAX];

@@ -106,19 +106,22 @@ struct agent_words {
     char program[PATH_MAX], addresses[1024], port[16], timeout[32];
 };
 
-/* Starts one srun or ssh with the key on its standard input, which it forwards. */
-static int start_one(struct node_peers *self, uint32_t node, const char *const *words, struct cb_err *err)
+/* Starts one srun (node UINT32_MAX: all others) or ssh with the key on its standard input, which it forwards. */
+static int start_one(struct attempt *attempt, uint32_t node, const char *const *words, struct cb_err *err)
 {
+    struct node_peers *self = attempt->peers;
+    struct child *starter = &self->starters[self->starter_count];
     int key_fd = open(self->key_path, O_RDONLY | O_CLOEXEC);
     int log_fd = open(self->log_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     int rc = key_fd < 0 || log_fd < 0
                  ? cb_fail_errno(err, errno, "opening %s", key_fd < 0 ? self->key_path : self->log_path)
                  : 0;
     /* SIGTERM would make srun kill the agents at once; without it they notice that we are gone, and leave normally. */
-    struct child_options options = {
+    const struct child_options options = {
         .argv = words, .stdin_fd = key_fd, .stdout_fd = log_fd, .stderr_fd = log_fd, .death_signal = SIGKILL};
     if (!rc)
-        rc = child_start(&self->starters[self->starter_count], &options, err);
+        rc = node == UINT32_MAX ? launch_on_each(&attempt->nodes, false, &options, starter, err)
+                                : child_start(starter, &options, err);
     if (!rc)
         self->started_node[self->starter_count++] = node;
     if (key_fd >= 0)
@@ -130,25 +133,7 @@ static int start_one(struct node_peers *self, uint32_t node, const char *const *
 
 static int start_by_srun(struct attempt *attempt, const struct agent_words *agent, struct cb_err *err)
 {
-    const struct nodes *nodes = &attempt->nodes;
-    bool was_sent = *attempt->programs != '\0';
-    struct buf list;
-    char count[16];
-    buf_init(&list, LOG_MAX_BYTES);
-    for (uint32_t i = 0; i < nodes->count; i++)
-        if (nodes->own != (int64_t)i)
-            buf_printf(&list, "%s%s", list.len ? "," : "--nodelist=", nodes->name[i]);
-    snprintf(count, sizeof count, "%u", nodes->count - (nodes->own >= 0));
-    const char *const words[] = {LAUNCH_BESIDE,
-                                 "--kill-on-bad-exit=0",
-                                 "--distribution=block",
-                                 "--ntasks-per-node=1",
-                                 "--nodes",
-                                 count,
-                                 "--ntasks",
-                                 count,
-                                 list.data,
-                                 agent->program,
+    const char *const words[] = {agent->program,
                                  "node",
                                  "--head",
                                  agent->addresses,
@@ -156,13 +141,9 @@ static int start_by_srun(struct attempt *attempt, const struct agent_words *agen
                                  agent->port,
                                  "--timeout",
                                  agent->timeout,
-                                 was_sent ? "--sent" : NULL,
+                                 *attempt->programs ? "--sent" : NULL,
                                  NULL};
-    int rc = buf_check(&list, "the list of nodes", err);
-    if (!rc)
-        rc = start_one(attempt->peers, UINT32_MAX, words, err);
-    buf_release(&list);
-    return rc;
+    return start_one(attempt, UINT32_MAX, words, err);
 }
 
 static int start_by_ssh(struct attempt *attempt, const struct agent_words *agent, uint32_t node, struct cb_err *err)
@@ -184,7 +165,7 @@ static int start_by_ssh(struct attempt *attempt, const struct agent_words *agent
     words[count + 1] = NULL;
     int rc = buf_check(&command, "a command for ssh", err);
     if (!rc)
-        rc = start_one(attempt->peers, node, words, err);
+        rc = start_one(attempt, node, words, err);
     buf_release(&command);
     return rc;
 }

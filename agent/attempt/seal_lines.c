@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "agent/attempt/seal.h"
-#include "agent/attempt/watch_command.h"
 #include "agent/attempt/watch_limit.h"
 #include "agent/attempt/watch_lines.h"
+#include "agent/attempt/watch_task.h"
 #include "core/clock.h"
 #include "core/path.h"
 

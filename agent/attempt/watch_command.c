@@ -11,8 +11,10 @@
 #include <unistd.h>
 
 #include "agent/attempt/slurm_end.h"
+#include "agent/attempt/watch_job.h"
 #include "agent/attempt/watch_limit.h"
 #include "agent/attempt/watch_lines.h"
+#include "agent/attempt/watch_task.h"
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/foreground.h"
@@ -23,11 +25,6 @@
 #define BEAT_NS (5 * NS_PER_S)
 #define REQUEST_NS NS_PER_S
 #define LEAVE_GRACE_NS (15 * NS_PER_S) /* from SIGTERM to SIGKILL for the shell command and its processes */
-
-int watch_folder_path(const char *attempt_path, char folder[PATH_MAX], struct cb_err *err)
-{
-    return path_format(folder, PATH_MAX, err, "%s/" LINES_FOLDER, attempt_path);
-}
 
 /* Python finds our hooks before everything else; for programs that are not Python these variables mean nothing. */
 int watch_environment_make(struct watch_environment *self, const char *folder, struct cb_err *err)
@@ -117,13 +114,6 @@ static int look_around(void *context, struct cb_err *err)
                : 0;
 }
 
-static void measure_limit(struct attempt *attempt, const struct watch_summary *summary)
-{
-    struct measuring measuring = {.attempt = attempt, .signals = *attempt->signals};
-    const struct limit_look look = {look_around, &measuring};
-    watch_limit_measure(attempt, summary, attempt->command ? NULL : &look);
-}
-
 /* The shell command of command= and all its processes end with the run. */
 static int run_shell(struct attempt *attempt, const char *const *variables, uint64_t limit_ns, struct cb_err *err)
 {
@@ -180,10 +170,31 @@ static void decide(struct attempt *attempt, const char *name, int requests)
         attempt_decide(attempt, requests > 0 ? OUTCOME_CANCELLED : OUTCOME_BENCHMARK_FAILED, CB_ERR_SYSTEM, "%s", text);
 }
 
+/* Reads the lines of the processes, and adds the device's limit if nobody wants the run over. */
+static int read_lines(struct attempt *attempt, const char *folder, bool was_ended, struct cb_err *err)
+{
+    struct watch_summary summary = {0};
+    struct cb_err why = {0};
+    struct measuring measuring = {.attempt = attempt, .signals = *attempt->signals};
+    const struct limit_look around = {look_around, &measuring}, *look = attempt->command ? NULL : &around;
+    bool measures = experiment_bool(attempt->experiment, OPT_BASELINE) && !was_ended;
+    bool on_nodes = measures && getenv("SLURM_JOB_ID") && watch_folder_has_others(folder);
+    bool failed = on_nodes && watch_job_measure(attempt, folder, look, &why) != 0;
+    int rc = watch_lines_read(attempt, folder, &summary, err);
+    if (!rc && failed) /* our reason comes before what the tasks say when we have gone */
+        snprintf(summary.limit.why, sizeof summary.limit.why, "%.590s", why.message);
+    if (!rc && on_nodes) {
+        watch_limit_remove_left(attempt, &summary);
+        watch_limit_take(attempt, &summary);
+    } else if (!rc && measures)
+        watch_limit_measure(attempt, &summary, look);
+    watch_summary_release(&summary);
+    return rc;
+}
+
 void watch_command_run(struct attempt *attempt)
 {
     const char *name = attempt->command ? watch_command_name(attempt->command) : "the command";
-    struct watch_summary summary = {0};
     char folder[PATH_MAX];
     struct cb_err err;
     int rc = watch_folder_path(attempt->path.data, folder, &err);
@@ -193,17 +204,12 @@ void watch_command_run(struct attempt *attempt)
         rc = run_command(attempt, folder, &err);
     int requests = foreground_requests();
     if (!rc)
-        rc = watch_lines_read(attempt, folder, &summary, &err);
-    if (rc) {
+        rc = read_lines(attempt, folder, attempt->verdict.decided || requests > 0 || foreground_passed_limit(), &err);
+    if (rc)
         attempt_decide(attempt, rc == CB_ERR_USAGE ? OUTCOME_BENCHMARK_FAILED : OUTCOME_INFRASTRUCTURE, rc, "%s",
                        err.message);
-        watch_summary_release(&summary);
-        return;
+    else {
+        status_page_add_fact(attempt->pages.page[0], "watch.command", name);
+        decide(attempt, name, requests);
     }
-    status_page_add_fact(attempt->pages.page[0], "watch.command", name);
-    bool was_ended = attempt->verdict.decided || requests > 0 || foreground_passed_limit(); /* somebody wants it over */
-    if (experiment_bool(attempt->experiment, OPT_BASELINE) && !was_ended)
-        measure_limit(attempt, &summary);
-    watch_summary_release(&summary);
-    decide(attempt, name, requests);
 }

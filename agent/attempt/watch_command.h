@@ -21,9 +21,6 @@ int watch_environment_make(struct watch_environment *self, const char *folder, s
 /* The command's name without its arguments, which may hold secrets. */
 const char *watch_command_name(const char *const *command);
 
-/* The folder of lines of an attempt's folder: ATTEMPT/watch. */
-int watch_folder_path(const char *attempt_path, char folder[PATH_MAX], struct cb_err *err) CB_MUST_CHECK;
-
 /* "NAME ended with exit status 7", "NAME was killed by signal 9 (SIGKILL)"; "" for status 0. */
 void watch_command_describe(const char *name, int status, char *text, size_t bytes);
 

@@ -1,7 +1,6 @@
 #include "agent/attempt/watch_join.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -12,16 +11,13 @@
 #include <unistd.h>
 
 #include "agent/attempt/watch_command.h"
-#include "agent/attempt/watch_lines.h"
 #include "agent/attempt/watch_nodes.h"
+#include "agent/attempt/watch_task.h"
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/foreground.h"
-#include "core/json.h"
 #include "core/path.h"
-#include "core/process.h"
 
-#define LINE_BYTES 4096
 #define LOCK_NS (60 * NS_PER_S)
 #define LOOK_NS (20 * NS_PER_MS)
 #define PROBE_GRACE_NS (3 * NS_PER_S)
@@ -29,8 +25,9 @@
 
 /* A task: its attempt, the shared lock of the run's folder, and its file of lines. */
 struct task {
-    char attempt[PATH_MAX], folder[PATH_MAX], host[PROCESS_NODE_BYTES];
-    int lock_fd, lines_fd, limit_fd;
+    char attempt[PATH_MAX], folder[PATH_MAX];
+    struct watch_task lines;
+    int lock_fd, limit_fd;
     bool has_created;
 };
 
@@ -65,7 +62,7 @@ static int create_attempt(struct task *self, const char *run_folder, struct cb_e
     if (!rc && mkdir(self->folder, 0777) < 0)
         rc = cb_fail_errno(err, errno, "making the folder %s", self->folder);
     if (!rc)
-        watch_nodes_lead(path.data, &self->limit_fd);
+        self->limit_fd = watch_nodes_lock(path.data);
     buf_release(&path);
     self->has_created = rc == 0;
     return rc;
@@ -113,64 +110,28 @@ static int enter(struct task *self, const char *run_folder, struct cb_err *err)
     }
 }
 
-static int open_lines(struct task *self, struct cb_err *err)
+static int write_begin(struct watch_task *lines, uint32_t tasks, const char *name, struct cb_err *err)
 {
-    char path[PATH_MAX];
-    process_node_name(self->host);
-    int rc =
-        path_format(path, sizeof path, err, "%s/%s-%d%s", self->folder, self->host, (int)getpid(), WATCH_TASK_ENDING);
-    if (rc)
-        return rc;
-    self->lines_fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    return self->lines_fd < 0 ? cb_fail_errno(err, errno, "creating %s", path) : 0;
+    struct json_writer *json = watch_task_begin(lines, "task");
+    json_member_u64(json, "tasks", tasks);
+    json_member_text(json, "command", name);
+    json_member_u64(json, "start_ns", clock_wall_ns());
+    return watch_task_end(lines, err);
 }
 
-static int write_line(struct task *self, struct json_writer *json, struct cb_err *err)
-{
-    json_write_end_object(json);
-    buf_append_char(json->out, '\n');
-    int rc = buf_check(json->out, "a line of a task", err);
-    if (!rc && !fd_write_all(self->lines_fd, json->out->data, json->out->len))
-        rc = cb_fail_errno(err, errno, "writing to a file in %s", self->folder);
-    return rc;
-}
-
-static int write_begin(struct task *self, uint32_t tasks, const char *name, struct cb_err *err)
-{
-    struct buf line;
-    struct json_writer json;
-    buf_init(&line, LINE_BYTES);
-    json_writer_init(&json, &line, 0);
-    json_write_begin_object(&json);
-    json_member_text(&json, "op", "task");
-    json_member_u64(&json, "tasks", tasks);
-    json_member_text(&json, "command", name);
-    json_member_u64(&json, "start_ns", clock_wall_ns());
-    int rc = write_line(self, &json, err);
-    buf_release(&line);
-    return rc;
-}
-
-static int write_end(struct task *self, const char *name, int status, struct cb_err *err)
+static int write_end(struct watch_task *lines, const char *name, int status, struct cb_err *err)
 {
     char how[256];
-    struct buf line;
-    struct json_writer json;
     watch_command_describe(name, status, how, sizeof how);
     size_t used = strlen(how);
     if (used)
-        snprintf(how + used, sizeof how - used, " on %s", self->host);
-    buf_init(&line, LINE_BYTES);
-    json_writer_init(&json, &line, 0);
-    json_write_begin_object(&json);
-    json_member_text(&json, "op", "task_end");
-    json_member_text(&json, "failure", how);
-    json_member_bool(&json, "asked", foreground_requests() > 0);
-    json_member_bool(&json, "late", foreground_passed_limit());
-    json_member_u64(&json, "end_ns", clock_wall_ns());
-    int rc = write_line(self, &json, err);
-    buf_release(&line);
-    return rc;
+        snprintf(how + used, sizeof how - used, " on %s", lines->host);
+    struct json_writer *json = watch_task_begin(lines, "task_end");
+    json_member_text(json, "failure", how);
+    json_member_bool(json, "asked", foreground_requests() > 0);
+    json_member_bool(json, "late", foreground_passed_limit());
+    json_member_u64(json, "end_ns", clock_wall_ns());
+    return watch_task_end(lines, err);
 }
 
 /* The machine of the first task stands for all. A missing fingerprint invalidates no result. */
@@ -182,23 +143,23 @@ static void describe_machine(const struct task *self)
 }
 
 /* The device's limit, if the tasks run on several nodes. */
-static void measure_limit(const struct task *self, const char *run, const struct experiment *experiment, uint32_t tasks)
+static void measure_limit(struct task *self, const char *run, const struct experiment *experiment, uint32_t tasks)
 {
     struct watch_nodes nodes = {.run = run,
+                                .attempt = self->attempt,
                                 .lines = self->folder,
                                 .experiment = experiment,
-                                .lines_fd = self->lines_fd,
+                                .task = &self->lines,
                                 .tasks = tasks,
                                 .fd = self->limit_fd};
-    snprintf(nodes.task, sizeof nodes.task, "%s-%d" WATCH_TASK_ENDING, self->host, (int)getpid());
-    watch_nodes_measure(&nodes, self->attempt);
-    if (nodes.fd >= 0 && nodes.fd != self->limit_fd)
-        close(nodes.fd);
+    if (tasks > 1 && foreground_requests() == 0 && experiment_bool(experiment, OPT_BASELINE) &&
+        watch_folder_has_others(self->folder))
+        watch_nodes_take_part(&nodes);
 }
 
 int watch_join(const char *run_folder, uint32_t tasks, const char *const *command, int *status, struct cb_err *err)
 {
-    struct task self = {.lock_fd = -1, .lines_fd = -1, .limit_fd = -1};
+    struct task self = {.lock_fd = -1, .lines = {.fd = -1}, .limit_fd = -1};
     struct watch_environment *environment = malloc(sizeof *environment);
     const char *name = watch_command_name(command);
     struct experiment *experiment = NULL;
@@ -212,26 +173,26 @@ int watch_join(const char *run_folder, uint32_t tasks, const char *const *comman
     if (!rc)
         rc = enter(&self, absolute, err);
     if (!rc)
-        rc = open_lines(&self, err);
+        rc = watch_task_open(&self.lines, self.folder, err);
     if (!rc)
         rc = watch_environment_make(environment, self.folder, err);
     if (!rc)
-        rc = write_begin(&self, tasks, name, err);
+        rc = write_begin(&self.lines, tasks, name, err);
     if (!rc) {
         describe_machine(&self);
         rc = foreground_run(command, environment->variables, true, experiment_u64(experiment, OPT_TIMEOUT_RUN), status,
                             err);
         if (rc)
             *status = NOT_STARTED;
-        if (write_end(&self, name, *status, rc ? NULL : err) && !rc) /* also then: nobody must wait for this task */
+        if (write_end(&self.lines, name, *status, rc ? NULL : err) &&
+            !rc) /* also then: nobody must wait for this task */
             rc = CB_ERR_SYSTEM;
         if (!rc && *status == 0)
             measure_limit(&self, strrchr(absolute, '/') + 1, experiment, tasks);
     }
     if (self.limit_fd >= 0)
         close(self.limit_fd);
-    if (self.lines_fd >= 0)
-        close(self.lines_fd);
+    watch_task_close(&self.lines);
     unlock(&self);
     experiment_free(experiment);
     free(environment);

@@ -275,8 +275,10 @@ static int check_here(const struct watch_summary *summary, struct cb_err *err)
     char own[PROCESS_NODE_BYTES];
     process_node_name(own);
     if (summary->has_several_hosts)
-        return cb_fail(err, CB_ERR_UNSUPPORTED,
-                       "the command ran on several machines, and this is one of them (tasks that join a run measure it)");
+        return cb_fail(
+            err, CB_ERR_UNSUPPORTED,
+            "the command ran on several machines, and this is one of them (tasks that join a run measure it, and "
+            "commands in an allocation of Slurm)");
     if (strcmp(summary->shares[0].host, own) != 0)
         return cb_fail(err, CB_ERR_UNSUPPORTED, "the command ran on %.200s, and this is %s", summary->shares[0].host,
                        own);
@@ -334,18 +336,17 @@ void watch_limit_take(struct attempt *attempt, const struct watch_summary *summa
     if (!(summary->bytes > 0) || summary->writers == 0)
         return;
     if (*limit->why || write_count == 0) {
-        add_reason(page, *summary->failure        ? summary->failure
-                         : *limit->why            ? limit->why
-                         : summary->expected == 0 ? "how many tasks there are was not known (--tasks N)"
-                                                  : "the tasks of the nodes did not measure together");
+        add_reason(page, *summary->failure ? summary->failure
+                         : *limit->why     ? limit->why
+                         : summary->tasks > 0 && summary->expected == 0
+                             ? "how many tasks there are was not known (--tasks N)"
+                             : "the tasks of the nodes did not measure together");
         return;
     }
     publish(page, writes, write_count, reads, rates_of(limit, limit->reads, reads));
-    snprintf(text, sizeof text,
-             "measured after the command by %u node%s at the same time, with %s in %u file%s in the "
-             "same place",
-             limit->nodes, units_plural(limit->nodes), units_format_bytes(limit->writes[0].bytes, all), limit->files,
-             units_plural(limit->files));
+    snprintf(text, sizeof text, "measured after the command by %u node%s, with %s in %u file%s in the same place",
+             limit->nodes, limit->nodes == 1 ? "" : "s at the same time",
+             units_format_bytes(limit->writes[0].bytes, all), limit->files, units_plural(limit->files));
     status_page_add_fact(page, FACT, text);
 }
 

@@ -48,7 +48,7 @@ int watch_limit_check(const struct watch_summary *summary, struct cb_err *err) C
  * baseline of the run, and a fact says what was measured, or why nothing was. `look` may be NULL. */
 void watch_limit_measure(struct attempt *attempt, const struct watch_summary *summary, const struct limit_look *look);
 
-/* The same from what the tasks of several nodes have measured together (agent/attempt/watch_nodes.h): in each round the
+/* The same from what tasks on the command's nodes have measured together (agent/attempt/watch_nodes.h): in each round the
  * bytes of all by the time of the slowest, as the baseline of a run. */
 void watch_limit_take(struct attempt *attempt, const struct watch_summary *summary);
 

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "agent/attempt/watch_task.h"
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/foreground.h"
@@ -252,12 +253,6 @@ static int read_line(struct reading *self, const struct json_value *line, struct
     return 0;
 }
 
-bool watch_file_is_task(const char *name)
-{
-    size_t len = strlen(name), of_ending = strlen(WATCH_TASK_ENDING);
-    return len > of_ending && strcmp(name + len - of_ending, WATCH_TASK_ENDING) == 0;
-}
-
 /* A file that cannot be read is left out, and the others count. If it is a task's, that task has ended: tasks share a lock
  * while they run, and who seals holds it alone. */
 static void skip_file(struct reading *self, const char *name, const char *why)
@@ -302,21 +297,16 @@ static int read_file(struct reading *self, const char *path, struct cb_err *err)
     return rc;
 }
 
-/* The file of a process is HOST-PID.jsonl or HOST-PID.TOKEN.jsonl, that of a task HOST-PID.task. */
 static int note_host(struct reading *self, const char *name, struct cb_err *err)
 {
     struct watch_summary *summary = self->summary;
-    const char *dash = strrchr(name, '-');
-    size_t len = dash ? (size_t)(dash - name) : 0;
-    for (self->host = 0; self->host < summary->share_count; self->host++) {
-        const char *host = summary->shares[self->host].host;
-        if (strlen(host) == len && strncmp(host, name, len) == 0)
+    for (self->host = 0; self->host < summary->share_count; self->host++)
+        if (watch_file_is_of_host(name, summary->shares[self->host].host))
             return 0;
-    }
     int rc = alloc_grow(&summary->shares, summary->share_count, sizeof *summary->shares, err);
     if (rc)
         return rc;
-    summary->shares[self->host] = (struct watch_share){.host = strndup(name, len)};
+    summary->shares[self->host] = (struct watch_share){.host = strndup(name, watch_file_host_length(name))};
     if (!summary->shares[self->host].host)
         return alloc_fail(err, "for a machine");
     summary->share_count++;

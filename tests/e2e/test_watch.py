@@ -375,6 +375,17 @@ def test_the_limit_of_this_machine_is_not_put_beside_a_training_on_another(tmp_p
     assert "limit         not measured: the command ran on elsewhere." in watched.result.stderr
 
 
+def test_an_allocation_that_starts_no_tasks_to_measure_the_limit_is_the_reason(tmp_path):
+    """As if the job ended with the command."""
+    (tmp_path / "bin").mkdir()
+    srun = tmp_path / "bin/srun"
+    srun.write_text("#!/bin/sh\necho srun: error: the job has ended >&2\nexit 1\n")
+    srun.chmod(0o755)
+    watched = Watched(tmp_path, "env", "SLURMD_NODENAME=n1", sys.executable, TRAINING, tmp_path, "save:a", PATH=f"{srun.parent}:{os.environ['PATH']}",
+                      SLURM_JOB_ID="7", SLURM_JOB_NODELIST="n[1-2]")
+    assert watched.shown["watched"]["limit"] == "not measured: the tasks that measure have ended: srun: error: the job has ended"
+
+
 def test_two_processes_that_are_both_rank_0_are_told_and_not_averaged(tmp_path):
     command = f"{sys.executable} {TRAINING} {tmp_path}"
     gates = [tmp_path / "gate-a", tmp_path / "gate-b"]

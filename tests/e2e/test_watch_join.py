@@ -127,7 +127,7 @@ def test_nobody_waits_for_a_task_that_would_lead_the_measurement_and_was_killed(
     os.kill(int(children.split()[0]), signal.SIGKILL)
     (ended,) = end(follower)
     assert ended[0] == 0
-    (line,) = [line for line in lines_of(tmp_path, "led") if line["op"].startswith("limit")]
+    (line,) = [line for line in lines_of(tmp_path, "led") if line["op"] == "limit_failed"]
     assert ": the first task has ended" in line["why"]  # not that other commands ran for a minute
     gate.write_text("")
     end(leader)

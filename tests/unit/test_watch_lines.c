@@ -332,7 +332,7 @@ static void a_limit_that_was_not_measured_has_a_reason(void **unused)
          "h: full"},
         {"{\"op\": \"limit\", \"nodes\": -1, \"write_s\": 3}\n{\"op\": \"limit\", \"nodes\": 1, \"files\": 1, "
          "\"bytes\": -4, \"write_s\": [\"x\", 1e400, []]}\n",
-         "how many"}};
+         "the tasks of the nodes did not"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct attempt attempt = {.run = "unit", .number = 1, .pages = {.lock_fd = -1}};
         struct watch_summary summary;
