@@ -116,7 +116,7 @@ static void all_of_it_arrives(void **state)
         struct blocks blocks;
         struct stored_checkpoint *arrived;
         struct cb_err err;
-        assert_int_equal(words_make(&words, "model=llama3-8b ranks=480 sharding=full", &err), 0);
+        assert_int_equal(words_make(&words, "model=llama3-8b ranks=288 sharding=full", &err), 0);
         struct stored_checkpoint *whole = words_store(&words, formats[f]);
         whole->chunks[7].compressed = true;
         whole->save_id = 77;
@@ -314,7 +314,7 @@ static void blocks_that_are_missing_or_damaged_are_refused(void **state)
     struct stored_checkpoint *arrived;
     struct cb_err err;
     uint64_t random = 5;
-    assert_int_equal(words_make(&words, "model=llama3-8b ranks=480 sharding=full", &err), 0);
+    assert_int_equal(words_make(&words, "model=llama3-8b ranks=288 sharding=full", &err), 0);
     struct stored_checkpoint *whole = words_store(&words, PLAN_RAW);
     send(whole, &blocks);
     for (size_t missing = 0; missing < blocks.count; missing++) {
