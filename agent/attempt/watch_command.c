@@ -101,7 +101,6 @@ static void beat(const struct attempt *attempt, uint64_t *last_ns)
 /* The measurement after a shell command, which is an agent's of its own: nobody holds the run's lock meanwhile. */
 struct measuring {
     const struct attempt *attempt;
-    sig_atomic_t signals; /* before it */
     uint64_t beat_ns;
 };
 
@@ -109,7 +108,7 @@ static int look_around(void *context, struct cb_err *err)
 {
     struct measuring *self = context;
     beat(self->attempt, &self->beat_ns);
-    return *self->attempt->signals > self->signals || *self->attempt->time_is_up
+    return *self->attempt->signals > 0 || *self->attempt->time_is_up
                ? cb_fail(err, CB_ERR_ABORTED, "stopped on request")
                : 0;
 }
@@ -175,7 +174,7 @@ static int read_lines(struct attempt *attempt, const char *folder, bool was_ende
 {
     struct watch_summary summary = {0};
     struct cb_err why = {0};
-    struct measuring measuring = {.attempt = attempt, .signals = *attempt->signals};
+    struct measuring measuring = {.attempt = attempt};
     const struct limit_look around = {look_around, &measuring}, *look = attempt->command ? NULL : &around;
     bool measures = experiment_bool(attempt->experiment, OPT_BASELINE) && !was_ended;
     bool on_nodes = measures && getenv("SLURM_JOB_ID") && watch_folder_has_others(folder);
