@@ -13,7 +13,7 @@ from harness import BUILD, ckptbench, environment
 from train_harness import SMALL, batch, facts, losses, train, values
 
 FOR_EVER = ("train.steps=100000", "train.checkpoint_every=3", "suffix=a")
-SUITE = ("workload=suite", "suite.message_bytes=64KiB", "suite.only=net", "iterations=100000", "warmup=0")
+SUITE = ("workload=suite", "suite.message_bytes=64", "suite.only=net", "iterations=100000", "warmup=0")
 MINUTES = 180  # of waiting for what takes a second, on machines that are slow and busy
 
 

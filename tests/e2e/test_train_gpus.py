@@ -90,7 +90,7 @@ def test_the_suite_and_the_gpt2_of_the_training_example_are_one_job_on_gpus(tmp_
     scripts = ckptbench(tmp_path, "render", file, f"store={tmp_path}/store", "nodes=4", "slurm.one_job=false").stdout.split()
     assert len(scripts) == 2 and all("#SBATCH --nodes=4" in text and "gpus-per-node=8" in text for text in (open(path).read() for path in scripts))
     scaled = next(line for line in file.read_text().splitlines() if line.startswith("# Scaled: ")).removeprefix("# Scaled: ").split()
-    ckptbench(tmp_path, "run", file, *scaled, "suite.only=net", "suite.message_bytes=64KiB", f"store={tmp_path}/run")
+    ckptbench(tmp_path, "run", file, *scaled, "suite.only=net", "suite.message_bytes=64", f"store={tmp_path}/run")
     assert "CUDA on a CPU" in facts(tmp_path)["device"] and len(losses(tmp_path)) == 4
 
 
