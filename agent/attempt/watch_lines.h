@@ -42,9 +42,8 @@ struct watch_summary {
     struct watch_share *shares; /* of each machine with lines; owned */
     size_t share_count;
     struct watch_limit limit;
-    uint32_t unseen_ranks; /* how many more ranks there are than processes that reported */
-    uint32_t processes;    /* files of lines but those of tasks */
-    bool lacks_ranks;      /* there are more ranks than processes: some were not seen */
+    uint32_t processes; /* files of lines but those of tasks */
+    bool lacks_ranks;   /* there are more ranks than processes: some were not seen */
     bool has_several_hosts;
     bool all_reported; /* at least one process of each rank is known, and all said that they were at their end */
     bool was_stopped;  /* a request to end arrived while the lines were read: some are missing */
