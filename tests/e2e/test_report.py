@@ -199,7 +199,7 @@ def check_texts(browser, data):
     for text in browser.evaluate('[...document.querySelectorAll("header .answer")].map((line) => line.textContent)'):
         said = text.replace("\u00a0", " ").replace("95 % interval", "")
         for version in sorted((text for text in texts if re.search(r"\d", text)), key=len, reverse=True):
-            said = re.sub(rf"(?<![\w.]){re.escape(version)}(?![\w.])", "", said)
+            said = re.sub(rf"(?<![\w.,]){re.escape(version)}(?![\w.]|,\d)", "", said)
         for word in re.findall(FIGURE, said):
             assert said_figure(word) is None or is_known(word) or is_known(word.split(" ")[0]), (word, text)
 

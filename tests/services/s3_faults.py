@@ -257,7 +257,7 @@ class Connection:
             body = decode_aws_chunks(bytes(body), headers)
         request.body = body
 
-    def write(self, answer, request, rule, keep):
+    def write(self, answer, request, rule, keep, row):
         """The answer, with what a rule does to it."""
         fault = rule.fault if rule else ""
         chunks, length = answer.body, answer.length
@@ -276,11 +276,11 @@ class Connection:
             named["content-length"] = str(length)
         head = f"HTTP/1.1 {answer.status} {REASONS.get(answer.status, 'Status')}\r\n"
         self.stream.sendall((head + "".join(f"{name}: {value}\r\n" for name, value in named.items()) + "\r\n").encode())
-        if request.method == "HEAD":
-            return 0
-        return self.write_body(chunks, rule, stop)
+        if request.method != "HEAD":
+            self.write_body(chunks, rule, stop, row)
 
-    def write_body(self, chunks, rule, stop):
+    def write_body(self, chunks, rule, stop, row):
+        """A row counts bytes before they go: who has them all finds them in the log."""
         rate = rule.get("bytes_per_s") if rule and rule.fault == "drip" and not rule.get("request", False) else None
         limit, done = PIECE if not rate else max(int(rate / 20), 1), 0
         for chunk in chunks:
@@ -290,13 +290,13 @@ class Connection:
                     self.disturb(rule, rule.fault)
                 piece = view[: min(limit, stop - done if stop is not None else limit)]
                 self.state.bandwidth.take(len(piece))
-                self.stream.sendall(piece)
                 done, view = done + len(piece), view[len(piece) :]
+                row["sent"] = done
+                self.stream.sendall(piece)
                 if rate:
                     self.wait(len(piece) / rate)
         if stop is not None:
             self.disturb(rule, rule.fault)
-        return done
 
     def answer(self, request, rule, raw_path):
         """What S3 would say, or a rule instead of it."""
@@ -371,7 +371,7 @@ class Connection:
             answer.headers |= {"x-amz-bucket-region": refused.more["Region"]} if "Region" in refused.more else {}
         row["status"] = answer.status
         keep = not early and request.headers.get("connection", "").lower() != "close"
-        row["sent"] = self.write(answer, request, rule, keep)
+        self.write(answer, request, rule, keep, row)
         return keep
 
     def scheme(self):
