@@ -134,6 +134,35 @@ static void values_on_the_device_are_the_payloads(void **unused)
     device_close(device);
 }
 
+static void the_last_shard_of_the_largest_model_has_its_values(void **unused)
+{
+    (void)unused;
+    /* The end of llama3-405b's embedding, cut in 8: 8.4e9 bytes into the tensor. */
+    struct device_values values = {
+        .source = {.kind = PAYLOAD_WEIGHTS, .dtype = DTYPE_F32, .key = 99},
+        .shape = {128256, 16384},
+        .region = {.dims = 2, .offset = {128253, 14336}, .size = {3, 2048}},
+    };
+    struct device *device = open_device(0);
+    char *host = allocate(device, MEMORY_PINNED, BYTES), *own = allocate(device, MEMORY_DEVICE, BYTES);
+    struct device_difference difference = {0};
+    uint64_t bytes = region_elements(&values.region) * sizeof(float), wrong;
+    assert_int_equal(device->ops->fill(device, &values, own, NULL), 0);
+    copy(device, DEVICE_TO_HOST, (struct device_copy){host, own, bytes, 1, 0, 0});
+    finish(device);
+    if (!payload_check_region(&values.source, values.shape, &values.region, host, &wrong))
+        fail_msg("element %llu", (unsigned long long)wrong);
+    host[bytes - 1] ^= 1;
+    copy(device, HOST_TO_DEVICE, (struct device_copy){own, host, bytes, 1, 0, 0});
+    finish(device);
+    assert_int_equal(device->ops->check(device, &values, own, &difference, NULL), 0);
+    assert_int_equal(difference.wrong, 1);
+    assert_int_equal(difference.first, UINT64_C(128256) * 16384 - 1);
+    device->ops->release(device, MEMORY_PINNED, host, BYTES);
+    device->ops->release(device, MEMORY_DEVICE, own, BYTES);
+    device_close(device);
+}
+
 static void more_events_than_there_are_places_keep_their_order(void **unused)
 {
     (void)unused;
@@ -313,6 +342,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_goes_to_the_device_comes_back),
         cmocka_unit_test(values_on_the_device_are_the_payloads),
+        cmocka_unit_test(the_last_shard_of_the_largest_model_has_its_values),
         cmocka_unit_test(more_events_than_there_are_places_keep_their_order),
         cmocka_unit_test(the_engine_saves_and_loads_what_the_device_holds),
         cmocka_unit_test(one_rank_talks_to_itself),
