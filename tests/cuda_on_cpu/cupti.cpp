@@ -37,16 +37,10 @@ CUpti_BuffersCallbackRequestFunc give;
 CUpti_BuffersCallbackCompleteFunc take;
 bool subscribed;
 
-uint64_t clock_ns(clockid_t clock)
+/* Its distance from the monotonic clock stays, so that what is over has an end behind its start. */
+uint64_t cupti_ns(uint64_t monotonic_ns)
 {
-    struct timespec t;
-    clock_gettime(clock, &t);
-    return uint64_t(t.tv_sec) * 1000000000 + uint64_t(t.tv_nsec);
-}
-
-uint64_t wall(uint64_t monotonic_ns)
-{
-    return clock_ns(CLOCK_REALTIME) - (clock_ns(CLOCK_MONOTONIC) - monotonic_ns);
+    return monotonic_ns + UINT64_C(1700000000) * 1000000000;
 }
 
 /* Called while the plugin's lock is held. */
@@ -60,9 +54,9 @@ void note(int kind, const char *name, unsigned stream, uint64_t start_ns, uint64
     if (!enabled.count(of))
         return;
     if (of == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL)
-        one.kernel = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, wall(start_ns), wall(end_ns), stream, names.insert(name).first->c_str()};
+        one.kernel = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, cupti_ns(start_ns), cupti_ns(end_ns), stream, names.insert(name).first->c_str()};
     else
-        one.copy = {CUpti_ActivityKind(of), uint8_t(kind), bytes, wall(start_ns), wall(end_ns), stream};
+        one.copy = {CUpti_ActivityKind(of), uint8_t(kind), bytes, cupti_ns(start_ns), cupti_ns(end_ns), stream};
     records.push_back(one);
 }
 
@@ -157,7 +151,9 @@ CUptiResult cuptiActivityGetNumDroppedRecords(CUcontext, uint32_t, size_t *dropp
 
 CUptiResult cuptiGetTimestamp(uint64_t *timestamp)
 {
-    *timestamp = clock_ns(CLOCK_REALTIME);
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    *timestamp = cupti_ns(uint64_t(now.tv_sec) * 1000000000 + uint64_t(now.tv_nsec));
     return CUPTI_SUCCESS;
 }
 
