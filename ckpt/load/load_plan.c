@@ -215,7 +215,8 @@ static bool check_tensor(struct planner *self, const struct state_tensor *wanted
 {
     bool wants_bytes = wanted->kind == KIND_BYTES;
     uint64_t before = self->problems;
-    if (!stored) {
+    bool lacks_bytes = stored && stored->is_bytes && !stored->literal && stored->chunk_count == 0;
+    if (!stored || lacks_bytes) {
         report(self, "%s: not in the checkpoint", wanted->fqn);
     } else if (stored->is_bytes != wants_bytes) {
         report(self, "%s: the checkpoint has a %s here, the model a %s", wanted->fqn,
@@ -276,6 +277,11 @@ int load_plan_compute(const struct stored_checkpoint *checkpoint, const struct l
             *checked = check_tensor(&self, wanted, stored) ? 1 : 2;
         if (*checked == 1)
             code = plan_piece(&self, stored, (uint32_t)i);
+    }
+    for (size_t i = 0; i < layout_tensor_count(layout) && !code; i++) {
+        const struct state_tensor *wanted = layout_tensor(layout, i);
+        if (wanted->kind == KIND_BYTES && !self.checked[i])
+            (void)check_tensor(&self, wanted, stored_checkpoint_find(checkpoint, wanted->fqn));
     }
     if (!code && self.problems > 0)
         code = cb_fail(err, CB_ERR_CORRUPT, "the checkpoint does not hold what is to be loaded (%zu problem%s): %s",

@@ -1,9 +1,9 @@
 /* The load plan: what a rank must read of a stored checkpoint to fill its pieces.
  *
  * Reads are in order of file and offset, reads of one chunk are adjacent, and each element comes from exactly one
- * read, even if stored chunks overlap. All problems are reported, not only the first: missing tensors, elements
- * without a chunk, different types and shapes. Additional tensors in the checkpoint are counted and are not a
- * failure. A pure function: no collective, no I/O, thread-safe. */
+ * read, even if stored chunks overlap. All problems are reported, not only the first: missing tensors and values,
+ * elements without a chunk, different types and shapes. Every rank needs every value of the layout. Additional tensors
+ * in the checkpoint are counted and are not a failure. A pure function: no collective, no I/O, thread-safe. */
 #ifndef CKPT_LOAD_LOAD_PLAN_H
 #define CKPT_LOAD_LOAD_PLAN_H
 

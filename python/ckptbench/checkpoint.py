@@ -210,6 +210,15 @@ class _Target:
     """What load() fills: the plain state, its flat names, and its tensors."""
 
 
+def _fill(handle, path, described, strict):
+    try:
+        return handle.load(path, described)
+    except Error as error:
+        if strict and _library.IS_MISSING in str(error):
+            raise Error(f"{error}; strict=False leaves alone what {path} does not contain", error.code) from None
+        raise
+
+
 def load(path, state, broadcast_checkpoint=False, *, process_group=None, strict=True, **options):
     """Loads the checkpoint at `path` into `state`, in place, whatever layout it was saved in: tensors keep their memory;
     modules, optimizers and stateful objects receive their state dicts; other values in `state` are replaced.
@@ -238,7 +247,7 @@ def load(path, state, broadcast_checkpoint=False, *, process_group=None, strict=
         target.tensors, values = _state.split(flat)
         target.loaded = _state.reachable(target.tensors, is_load=True)
         return _library.State(target.loaded, dict.fromkeys(values), target.paths)
-    result, values = _library.together(describe, lambda described: handle.load(path, described))
+    result, values = _library.together(describe, lambda described: _fill(handle, path, described, strict))
     _state.from_host(target.tensors, target.loaded)
     for name, stored in values.items():
         set_element(target.plain, target.paths[name], _state.from_bytes(stored))

@@ -332,6 +332,11 @@ def mismatches(ranks):
         failed = ranks.agreed(ranks.must_fail(words, lambda: check().load(path, small(ranks) | changed)))
         if failed:
             return f"{changed}: {failed}"
+    for name, value in (("missing", torch.ones(2)), ("absent", 7)):
+        words = f"{name}: not in the checkpoint; strict=False leaves alone what {path} does not contain"
+        failed = ranks.agreed(ranks.must_fail(words, lambda: check().load(path, small(ranks) | {name: value})))
+        if failed:
+            return failed
     failed = ranks.agreed(ranks.must_fail("nowhere", lambda: check().load(ranks.path("nowhere"), small(ranks))))
     if failed:
         return failed

@@ -349,7 +349,7 @@ static void load_what_is_not_there(ckptbench *handle, uint32_t rank, uint32_t ra
         {"bias", "float16", NULL, "bias: the checkpoint has fp32", 1000},
         {"absent", "float32", NULL, "absent: not in the checkpoint", 64},
         {"note", "float32", NULL, "note: the checkpoint has a value", 64},
-        {NULL, NULL, "absent", "absent is not in", 0},
+        {NULL, NULL, "absent", "absent: not in the checkpoint", 0},
     };
     for (size_t i = 0; i < sizeof wishes / sizeof *wishes; i++) {
         describe_nothing(&described);
