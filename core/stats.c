@@ -557,6 +557,14 @@ size_t stats_more_runs(const struct shift *shift, double variance, size_t na, si
     return more;
 }
 
+size_t stats_fewest_a_side(size_t tests)
+{
+    size_t n = 2;
+    while (outside_exact(n, n, STATS_LEVEL / 2 / (double)(tests ? tests : 1)) == 0)
+        n++;
+    return n;
+}
+
 double stats_daly_interval(double cost_s, double mtbf_s)
 {
     if (cost_s >= 2 * mtbf_s)

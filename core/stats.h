@@ -97,6 +97,10 @@ double stats_log_variance(const double *a, size_t na, const double *b, size_t nb
 size_t stats_more_runs(const struct shift *shift, double variance, size_t na, size_t nb, double threshold,
                        size_t tests);
 
+/* The fewest values a side, as many on each, with which a rank test of two sides can give a verdict at all when `tests`
+ * metrics are tested together; for one test also the fewest for an interval. */
+size_t stats_fewest_a_side(size_t tests);
+
 /* Best checkpoint interval by Daly's higher-order formula, and the goodput it leaves.
  * cost_s: stall of a save; restart_s: time to restore; mtbf_s: mean time between failures. */
 double stats_daly_interval(double cost_s, double mtbf_s);

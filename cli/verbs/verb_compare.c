@@ -15,6 +15,7 @@
 #include "core/alloc.h"
 #include "core/log.h"
 #include "core/units.h"
+#include "run/workload_kind.h"
 
 #define MAX_EXPLORATORY_LINES 10
 #define MENTIONED 0.005        /* smaller changes are rounded away in the table */
@@ -337,6 +338,39 @@ static void write_contradictions(struct buf *out, const struct comparison *compa
     }
 }
 
+static bool is_watched(const struct comparison_side *side)
+{
+    for (size_t i = 0; i < side->count; i++)
+        if (!workload_kind_of(side->runs[i]->experiment)->watches)
+            return false;
+    return true;
+}
+
+/* What a watched program would have to do so that a verdict can be given: keys like repeat= are not for its command. */
+static void write_how_to_watch_more(struct buf *out, const struct comparison_side *base,
+                                    const struct comparison_side *other, const struct comparison *comparison)
+{
+    size_t tests = 0, open = 0, needed = stats_fewest_a_side(1);
+    if (comparison->refused || !is_watched(base) || !is_watched(other))
+        return;
+    for (size_t i = 0; i < comparison->metric_count && comparison->metrics[i].primary; i++) {
+        const struct comparison_metric *metric = &comparison->metrics[i];
+        if (metric->repeats)
+            continue;
+        tests++;
+        open += metric->verdict == VERDICT_INCONCLUSIVE;
+        if (comparison->method == COMPARED_ITERATIONS && !isfinite(metric->shift.high))
+            buf_printf(out, "%s: %zu against %zu %ss are too few for an interval: it needs %zu on each side\n",
+                       metric->name, metric->base_n, metric->other_n, operation_name(metric->op), needed);
+    }
+    if (open > 0)
+        buf_printf(
+            out,
+            "for a verdict: at least %zu runs a side, with a label for each side: "
+            "ckptbench watch label.side=NAME -- …, and then ckptbench compare label.side=NAME label.side=OTHER\n",
+            stats_fewest_a_side(tests));
+}
+
 static void write_notes(struct buf *out, const struct side *base, const struct side *other,
                         const struct comparison *comparison)
 {
@@ -372,6 +406,7 @@ static void write_notes(struct buf *out, const struct side *base, const struct s
                    comparison->suspected_cache_other, other->name);
     write_left_out(out, base);
     write_left_out(out, other);
+    write_how_to_watch_more(out, &base->compared, &other->compared, comparison);
 }
 
 static int write_table(struct cli *cli, const struct side *base, const struct side *other,

@@ -2,6 +2,7 @@
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -285,6 +286,31 @@ def test_the_programs_own_python_path_is_kept(tmp_path):
     watched = Watched(tmp_path, sys.executable, "-c", "import own_module", PYTHONPATH=str(tmp_path / "modules"))
     assert watched.result.stdout == "also mine\nmine\n"
     assert not [name for name in os.listdir(watched.folder / "attempts/1/watch")]
+
+
+def watch_told(place, *saves, folder="/nowhere/ckpt", words=()):
+    """A program that is no Python, and writes lines of saves that took so many seconds, as a library may."""
+    lines = [{"op": "process", "program": "told", "rank": 0, "world": 1}]
+    for number, seconds in enumerate(saves, 1):
+        lines.append({"op": "save", "rank": 0, "world": 1, "path": f"{folder}/step-{number}", "start_ns": number * 10**12, "op_s": seconds,
+                      "stall_s": seconds, "wait_s": 0, "own_s": seconds, "bytes_moved": 1000, "bytes_needed": 1000, "files": 1})
+    (place / "lines").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (place / "told.sh").write_text('cp "$1" "$CKPTBENCH_WATCH/$(uname -n)-1.jsonl"\n')
+    return Watched(place, "sh", place / "told.sh", place / "lines", words=["baseline=false", *words])
+
+
+def test_compare_says_how_many_watched_runs_a_verdict_needs_and_how_to_make_them(tmp_path):
+    first, second = (watch_told(tmp_path, *[seconds] * 3).run for seconds in (1, 0.5))
+    said = ckptbench(tmp_path, "compare", first, second).stdout
+    assert "save_s: 3 against 3 saves are too few for an interval: it needs 4 on each side\n" in said
+    more = re.search(r"for a verdict: at least (\d+) runs a side, .*: ckptbench watch (label.side)=NAME -- …, "
+                     r"and then ckptbench compare label.side=NAME label.side=OTHER\n", said)
+    assert more, said
+    for number in range(int(more[1])):
+        for side, seconds in ("before", 1), ("after", 0.5):
+            watch_told(tmp_path, seconds + number / 1000, words=[f"{more[2]}={side}"])
+        judged = ckptbench(tmp_path, "compare", f"{more[2]}=before", f"{more[2]}=after").stdout
+        assert ("for a verdict" in judged) == ("better" not in judged) == (number + 1 < int(more[1])), judged
 
 
 def test_runs_of_a_program_are_a_line_of_the_history(tmp_path):

@@ -426,6 +426,29 @@ static void earlier_values_that_are_equal_do_not_make_a_change_of_3_per_cent_sig
     assert_true(stats_predict_ratio(equal, 5, 9e9, 0.95, &shift) > 0);
 }
 
+static void the_fewest_values_a_side_are_those_of_which_an_order_can_be_significant(void **unused)
+{
+    (void)unused;
+    assert_int_equal(stats_fewest_a_side(0), 4);
+    for (size_t tests = 1; tests <= 3; tests++) {
+        double low[8], high[8], p[3];
+        size_t n = stats_fewest_a_side(tests);
+        for (size_t i = 0; i < n; i++) {
+            low[i] = (double)(1 + i);
+            high[i] = (double)(100 + i);
+        }
+        p[0] = p[1] = p[2] = stats_mann_whitney(low, n, high, n);
+        stats_holm(p, tests);
+        assert_true(p[0] < STATS_LEVEL);
+        p[0] = p[1] = p[2] = stats_mann_whitney(low, n - 1, high, n - 1);
+        stats_holm(p, tests);
+        assert_true(p[0] >= STATS_LEVEL);
+        struct shift shift;
+        stats_shift_ratio(low, n - 1, high, n - 1, 0.95, &shift);
+        assert_true(isfinite(shift.high) == (tests > 1 && n > 4));
+    }
+}
+
 static void more_runs_are_asked_for_where_spread_hides_the_change(void **unused)
 {
     (void)unused;
@@ -525,6 +548,7 @@ int main(void)
         cmocka_unit_test(an_interval_of_the_median_is_students_on_logarithms),
         cmocka_unit_test(an_interval_of_the_median_of_any_distribution_goes_from_kth_to_kth_value),
         cmocka_unit_test(earlier_values_that_are_equal_do_not_make_a_change_of_3_per_cent_significant),
+        cmocka_unit_test(the_fewest_values_a_side_are_those_of_which_an_order_can_be_significant),
         cmocka_unit_test(more_runs_are_asked_for_where_spread_hides_the_change),
         cmocka_unit_test(fewer_runs_than_can_give_a_verdict_are_not_proposed),
         cmocka_unit_test(a_change_on_the_threshold_asks_for_more_runs_than_anybody_makes),
