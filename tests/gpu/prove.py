@@ -117,7 +117,7 @@ def prove_training(proof):
         gpu, cpu = (losses_of(proof, what, "store=null:", "ranks=1", "train.steps=20", f"device={device}", *words) for device in ("cuda", "cpu"))
         if gpu and cpu:
             proof.claim(what, near(gpu, cpu, BF16_TOLERANCE if "bf16" in name else LOSS_TOLERANCE), f"{gpu} {cpu}")
-    for name, words in (("", ()), (" behind its steps", ("save.async=true",))):
+    for name, words in (("", ()), (" behind its steps", ("save.async=true",)), (", by cuFile where it can be", ("io.gds=auto", "checksum=none"))):
         what = f"a training on the GPU that is resumed from what it saved{name} goes on with the same losses"
         parts = [losses_of(proof, what, f"store={proof.folder}/{folder}", "ranks=1", "device=cuda", "train.checkpoint_every=4", "suffix=a", "train.resume=latest",
                            f"train.steps={steps}", *words) for folder, steps in (("straight", 8), ("resumed", 4), ("resumed", 8))]
