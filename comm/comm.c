@@ -2,6 +2,7 @@
 #include "comm/comm.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -16,6 +17,7 @@
 #define SLEEP_NS (50 * NS_PER_US)
 /* A twin waits in the background of a computation, and each poll interrupts that. */
 #define PATIENT_SLEEP_NS NS_PER_MS
+#define REASON_NS (10 * NS_PER_S) /* ranks that have agreed come at once */
 #define BROADCAST_CHUNK_BYTES (UINT64_C(256) * 1024 * 1024)
 
 void vote_combine(struct vote *to, const struct vote *from)
@@ -209,6 +211,24 @@ int comm_agree_local(struct comm *self, int code, uint64_t number, uint64_t dead
     assert(!self->twin);
     uint64_t unused = 0;
     return agree_within(self, true, code, number, &unused, deadline_ns, agreement, err);
+}
+
+void comm_share_reason(struct comm *self, const struct agreement *agreement, const char *mine, uint64_t deadline_ns,
+                       char reason[COMM_REASON_BYTES])
+{
+    struct comm_message message;
+    struct cb_err unused;
+    char own[COMM_REASON_BYTES] = "";
+    uint64_t least_ns = clock_monotonic_ns() + REASON_NS;
+    reason[0] = '\0';
+    if (!self->ops->start_share_text || refuse_broken(self, "reason", &unused))
+        return;
+    if (agreement->failed_rank == self->rank)
+        snprintf(own, sizeof own, "%s", mine);
+    int rc = self->ops->start_share_text(self, own, self->reason, &message, &unused);
+    rc = wait_for(self, rc, &message, "reason", deadline_ns > least_ns ? deadline_ns : least_ns, &unused);
+    if (!rc)
+        snprintf(reason, COMM_REASON_BYTES, "%.*s", COMM_REASON_BYTES - 1, self->reason);
 }
 
 /* Broadcasts one chunk through a buffer, which is leaked if the broadcast does not end. */

@@ -71,6 +71,13 @@ int comm_agree_and_share(struct comm *comm, int code, uint64_t number, uint64_t 
 int comm_agree_local(struct comm *comm, int code, uint64_t number, uint64_t deadline_ns, struct agreement *agreement,
                      struct cb_err *err) CB_MUST_CHECK;
 
+/* After an agreement in which a rank failed: all ranks call it and receive what agreement->failed_rank passes as `mine`;
+ * what others pass is ignored. `reason` is "" if it does not arrive until the deadline or within 10 s, whichever is
+ * later, and always over MPI, whose ranks report their reasons on status pages. */
+#define COMM_REASON_BYTES 512
+void comm_share_reason(struct comm *comm, const struct agreement *agreement, const char *mine, uint64_t deadline_ns,
+                       char reason[COMM_REASON_BYTES]);
+
 /* Copies rank 0's bytes to all ranks. */
 int comm_broadcast(struct comm *comm, void *bytes, uint64_t len, uint64_t deadline_ns,
                    struct cb_err *err) CB_MUST_CHECK;

@@ -28,6 +28,9 @@ struct comm_ops {
     int (*start_barrier)(struct comm *, struct comm_message *, struct cb_err *);
     int (*start_agree)(struct comm *, bool local, const struct vote *mine, struct vote *all, struct comm_message *,
                        struct cb_err *);
+    /* Gives all ranks the only text that is not empty. NULL: not supported. */
+    int (*start_share_text)(struct comm *, const char mine[COMM_REASON_BYTES], char text[COMM_REASON_BYTES],
+                            struct comm_message *, struct cb_err *);
     int (*start_broadcast)(struct comm *, void *bytes, size_t len, struct comm_message *, struct cb_err *);
     int (*start_all_gather)(struct comm *, const void *mine, void *all, uint64_t values, struct comm_message *,
                             struct cb_err *);
@@ -56,7 +59,9 @@ struct comm {
     const void *check_context;
     bool twin;
     _Atomic bool interrupted;
-    struct vote mine, all; /* not on the stack, because an agreement that hangs still uses them */
+    /* Not on the stack, because a collective that hangs still uses them. */
+    struct vote mine, all;
+    char reason[COMM_REASON_BYTES];
 };
 
 #endif

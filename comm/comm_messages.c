@@ -261,6 +261,12 @@ static void fold_votes(const struct operation *self, char *result)
     memcpy(result, &all, sizeof all);
 }
 
+static void fold_texts(const struct operation *self, char *result)
+{
+    for (uint32_t i = 0; i < self->member_count && !*result; i++)
+        memcpy(result, self->gathered + i * self->in_bytes, self->in_bytes);
+}
+
 static void fold_all(const struct operation *self, char *result)
 {
     memcpy(result, self->gathered, self->member_count * self->in_bytes);
@@ -289,6 +295,14 @@ static int messages_start_agree(struct comm *comm, bool local, const struct vote
 static int messages_start_barrier(struct comm *comm, struct comm_message *message, struct cb_err *err)
 {
     return messages_start_agree(comm, false, &comm->mine, &comm->all, message, err);
+}
+
+static int messages_start_share_text(struct comm *comm, const char mine[COMM_REASON_BYTES],
+                                     char text[COMM_REASON_BYTES], struct comm_message *message, struct cb_err *err)
+{
+    struct collective_call call = {
+        .in = mine, .out = text, .in_bytes = COMM_REASON_BYTES, .out_bytes = COMM_REASON_BYTES, .fold = fold_texts};
+    return start_collective(comm, &call, message, err);
 }
 
 static int messages_start_broadcast(struct comm *comm, void *bytes, size_t len, struct comm_message *message,
@@ -430,6 +444,7 @@ static void messages_free(struct comm *comm)
 
 static const struct comm_ops messages_ops = {.start_barrier = messages_start_barrier,
                                              .start_agree = messages_start_agree,
+                                             .start_share_text = messages_start_share_text,
                                              .start_broadcast = messages_start_broadcast,
                                              .start_all_gather = messages_start_all_gather,
                                              .start_reduce_scatter = messages_start_reduce_scatter,

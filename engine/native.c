@@ -75,14 +75,17 @@ int native_agree_and_share(struct native_operation *operation, int code, uint64_
     struct comm *comm = operation->lane->comm;
     uint64_t deadline_ns = operation->options->deadline_ns;
     struct cb_err own_failure;
+    char reason[COMM_REASON_BYTES] = "";
     deadline_ns = deadline_ns < UINT64_MAX - AGREE_GRACE_NS ? deadline_ns + AGREE_GRACE_NS : UINT64_MAX;
     int rc = comm_agree_and_share(comm, code, number, word, deadline_ns, agreement, code ? &own_failure : err);
+    if (!rc && agreement->code)
+        comm_share_reason(comm, agreement, code ? err->message : "", deadline_ns, reason);
     if (code)
         return code;
     if (!rc && agreement->code)
-        rc =
-            cb_fail(err, CB_ERR_ABORTED, "rank %" PRIu32 " failed (%s)%s: nothing of %s counts", agreement->failed_rank,
-                    cb_code_name(agreement->code), agreement->failed_count > 1 ? " and others" : "", operation->path);
+        rc = cb_fail(err, CB_ERR_ABORTED, "rank %" PRIu32 " failed (%s)%s: %s%snothing of %s counts",
+                     agreement->failed_rank, cb_code_name(agreement->code),
+                     agreement->failed_count > 1 ? " and others" : "", reason, *reason ? "; " : "", operation->path);
     return rc;
 }
 

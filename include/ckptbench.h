@@ -17,8 +17,8 @@
  * error->text to "", or, once per handle, to the reason why it is not recorded (see "record" below).
  *
  * Collective functions are called by all ranks, in the same order. If one fails on one rank, it fails on all of them,
- * with that rank's number in the error of the others. Every wait for another rank ends after timeout.op at the latest.
- * After CKPTBENCH_TIMEOUT, and after another rank has died, a handle can only be closed.
+ * with that rank's number and reason in the error of the others. Every wait for another rank ends after timeout.op at
+ * the latest. After CKPTBENCH_TIMEOUT, and after another rank has died, a handle can only be closed.
  *
  * Threads: different handles are independent. Calls on one handle may come from any thread, and wait for each other;
  * calls that are not collective and say so in their description ("any time") do not wait for a save or load in

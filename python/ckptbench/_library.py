@@ -11,7 +11,7 @@ import warnings
 
 DIMS = 8
 TIMEOUT = -6
-IS_MISSING = ": not in the checkpoint"  # how the library's error ends for a name that a load does not find
+IS_MISSING = ": not in the checkpoint"  # in the library's error for a name that a load does not find
 MEETING_BYTES = 256
 
 

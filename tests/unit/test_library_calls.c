@@ -387,6 +387,49 @@ static void a_save_replaces_a_checkpoint_only_if_told(void **state)
     run_ranks(2, NULL, load_transposed, &version);
 }
 
+static void must_say(const char *text, const char *wanted)
+{
+    if (!strstr(text, wanted))
+        fail_msg("'%s' is not in '%s'", wanted, text);
+}
+
+/* First rank 0 has the reason, then the last rank. */
+static void fail_on_one_rank(ckptbench *handle, uint32_t rank, uint32_t ranks, void *context)
+{
+    struct grid_state *grid = calloc(1, sizeof *grid);
+    struct ckptbench_state *state = &grid->described.state;
+    struct ckptbench_error error = {0};
+    ckptbench_async *save = NULL;
+    const char *where = context;
+    describe_grid(grid, rank, ranks, 1);
+    assert_int_equal(ckptbench_save(handle, where, state, NULL, &error), 0);
+    int wanted = rank == 0 ? CKPTBENCH_EXISTS : CKPTBENCH_ABORTED;
+    assert_int_equal(ckptbench_save(handle, where, state, NULL, &error), wanted);
+    must_say(error.text, "holds a complete checkpoint; folder=overwrite replaces it");
+    int code = ckptbench_save_async(handle, where, state, &save, &error);
+    if (!code) {
+        code = ckptbench_async_wait(save, -1, NULL, NULL, &error);
+        ckptbench_async_free(save);
+    }
+    assert_int_equal(code, wanted);
+    must_say(error.text, "holds a complete checkpoint; folder=overwrite replaces it");
+    if (rank == ranks - 1)
+        grid->described.tensors[0].dtype = 77777;
+    wanted = rank == ranks - 1 ? CKPTBENCH_USAGE : CKPTBENCH_ABORTED;
+    assert_int_equal(ckptbench_save(handle, where, state, NULL, &error), wanted);
+    must_say(error.text, "there is no type 77777");
+    free(grid);
+}
+
+static void every_rank_is_told_why_one_failed(void **state)
+{
+    (void)state;
+    clear();
+    run_ranks(2, NULL, fail_on_one_rank, (void *)place("taken"));
+    clear();
+    run_ranks(4, NULL, fail_on_one_rank, (void *)place("taken"));
+}
+
 static void keys_without_meaning_are_refused(void **state)
 {
     static const char *const wrong[] = {"model=gpt2", "save.async=true", "load.dp=2",          "format=raw",
@@ -428,6 +471,7 @@ int main(void)
         cmocka_unit_test(a_checkpoint_can_be_listed),
         cmocka_unit_test(a_load_names_what_the_checkpoint_lacks),
         cmocka_unit_test(a_save_replaces_a_checkpoint_only_if_told),
+        cmocka_unit_test(every_rank_is_told_why_one_failed),
         cmocka_unit_test(keys_without_meaning_are_refused),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

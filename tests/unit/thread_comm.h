@@ -132,6 +132,13 @@ int comm_agree_local(struct comm *self, int code, uint64_t number, uint64_t dead
     return comm_agree(self, code, number, deadline_ns, agreement, err);
 }
 
+void comm_share_reason(struct comm *self, const struct agreement *agreement, const char *mine, uint64_t deadline_ns,
+                       char reason[COMM_REASON_BYTES])
+{
+    (void)self, (void)agreement, (void)mine, (void)deadline_ns;
+    reason[0] = '\0';
+}
+
 int comm_barrier(struct comm *self, uint64_t deadline_ns, struct cb_err *err)
 {
     struct agreement unused;
