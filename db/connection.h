@@ -80,6 +80,8 @@ int schema_sync_catalogue(struct history *self, struct cb_err *err) CB_MUST_CHEC
 /* Run, sweep, block, store target and params. An existing run keeps its state and results; its folder, experiment and
  * labels are updated. */
 int rows_insert_run(struct history *self, const struct planned_run *row, struct cb_err *err) CB_MUST_CHECK;
+/* The store of a run that has chosen it itself. Until then it is "", and rows_insert_run does not take it back. */
+int rows_move_run(struct history *self, const char *run, const char *store, struct cb_err *err) CB_MUST_CHECK;
 /* Deletes everything that belongs to a run, including its row. */
 int rows_delete_run(struct history *self, const char *run, struct cb_err *err) CB_MUST_CHECK;
 /* Deletes sweeps and blocks that have no run. */

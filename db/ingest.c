@@ -116,6 +116,23 @@ static int insert_facts(struct ingest *self, const struct record_rank *rank, con
     return rc;
 }
 
+/* The file system to which a watched program has saved becomes the store of its run. */
+static int take_store(struct ingest *self, const char *facts, struct cb_err *err)
+{
+    static const char prefix[] = "watch.mount=";
+    const char *line = facts ? facts : "";
+    while (*line && strncmp(line, prefix, strlen(prefix)) != 0) {
+        line += strcspn(line, "\n");
+        line += *line == '\n';
+    }
+    if (!*line)
+        return 0;
+    char *store = strndup(line + strlen(prefix), strcspn(line, "\n") - strlen(prefix));
+    int rc = store ? rows_move_run(self->history, self->run, store, err) : alloc_fail(err, "for a store");
+    free(store);
+    return rc;
+}
+
 static int insert_ranks(struct ingest *self, const struct record *record, struct cb_err *err)
 {
     int rc = 0;
@@ -123,6 +140,8 @@ static int insert_ranks(struct ingest *self, const struct record *record, struct
         const struct record_rank *rank = &record->ranks[i];
         /* Facts of rank 0 apply to all ranks; of the other ranks we keep only facts about their nodes and links. */
         rc = insert_facts(self, rank, rank->rank == 0 || i == 0 ? "" : "suite.", err);
+        if (rc == 0 && rank->rank == 0)
+            rc = take_store(self, rank->facts, err);
         if (rc == 0 && (rank->failure_code || rank->phase != PHASE_DONE || (rank->failures && *rank->failures)))
             rc = db_run(self->history, err, "INSERT OR REPLACE INTO failure VALUES(?,?,?,?,?,?,?,?,?)", "tiiittitt",
                         self->run, (int64_t)self->attempt, (int64_t)rank->rank, (int64_t)rank->phase,

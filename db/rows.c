@@ -11,6 +11,7 @@
 #include "core/clock.h"
 #include "core/file_batch.h"
 #include "core/json.h"
+#include "run/workload_kind.h"
 
 #define PLANNED_FILE_VERSION 1
 #define JSON_MAX_BYTES (1u << 20)
@@ -32,10 +33,16 @@ static int insert_params(struct history *self, const struct planned_run *row, st
     return rc;
 }
 
+/* A watched program decides where it saves: which store that was is known when its records are (rows_move_run). */
+static const char *store_of(const struct planned_run *row)
+{
+    return workload_kind_of(row->experiment)->watches ? "" : experiment_text(row->experiment, OPT_STORE);
+}
+
 /* Runs of this machine have the site "local"; a site's row is created with its first run. */
 static int insert_place(struct history *self, const struct planned_run *row, struct cb_err *err)
 {
-    const char *store = experiment_text(row->experiment, OPT_STORE), *site = row->site ? row->site : "local";
+    const char *store = store_of(row), *site = row->site ? row->site : "local";
     int rc = db_run(self, err, "INSERT OR IGNORE INTO site(site) VALUES(?)", "t", site);
     if (rc == 0)
         rc = db_run(self, err,
@@ -77,16 +84,26 @@ int rows_insert_run(struct history *self, const struct planned_run *row, struct 
                     "experiment,labels) VALUES(?1,?2,?3,?4,(SELECT id FROM site WHERE site=?11),"
                     "(SELECT id FROM store_target WHERE store=?5 AND site=(SELECT id FROM site WHERE site=?11)),"
                     "?6,?7,'planned',?8,?9,?10) ON CONFLICT(run) DO UPDATE SET folder=excluded.folder,"
-                    " site=excluded.site, store_target=excluded.store_target, experiment=excluded.experiment,"
-                    " labels=excluded.labels",
-                    "ttuutttuttt", row->run, row->sweep, row->block, row->combination,
-                    experiment_text(row->experiment, OPT_STORE), row->folder, hash, row->planned_wall_ns,
-                    experiment.data, labels.data, row->site ? row->site : "local");
+                    " site=excluded.site, experiment=excluded.experiment, labels=excluded.labels,"
+                    " store_target=CASE WHEN ?5='' THEN run.store_target ELSE excluded.store_target END",
+                    "ttuutttuttt", row->run, row->sweep, row->block, row->combination, store_of(row), row->folder, hash,
+                    row->planned_wall_ns, experiment.data, labels.data, row->site ? row->site : "local");
     if (rc == 0)
         rc = insert_params(self, row, err);
     buf_release(&experiment);
     buf_release(&labels);
     return rc;
+}
+
+int rows_move_run(struct history *self, const char *run, const char *store, struct cb_err *err)
+{
+    int rc = db_run(self, err, "INSERT OR IGNORE INTO store_target(site, store) SELECT site, ?2 FROM run WHERE run=?1",
+                    "tt", run, store);
+    return rc ? rc
+              : db_run(self, err,
+                       "UPDATE run SET store_target=(SELECT t.id FROM store_target t WHERE t.store=?2 AND"
+                       " t.site=run.site) WHERE run=?1",
+                       "tt", run, store);
 }
 
 int rows_delete_run(struct history *self, const char *run, struct cb_err *err)

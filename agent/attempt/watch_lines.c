@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 
 #include "agent/attempt/watch_task.h"
+#include "agent/probe.h"
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/foreground.h"
@@ -20,6 +21,7 @@
 #include "core/units.h"
 
 #define FILE_MAX_BYTES (UINT64_C(1) << 30)
+#define MOUNTS_MAX_BYTES (1u << 20)
 #define RANKS_MOST (1 << 20)
 #define WARNINGS_MOST 20
 #define MOST 1e18 /* bytes or seconds; more was not measured */
@@ -577,6 +579,20 @@ static void add_numbered(struct status_page *page, const char *prefix, size_t nu
     status_page_add_fact(page, key, text);
 }
 
+/* Where the checkpoints are, and the file system there: in the history, runs of a program are compared over time only if
+ * they save to the same one. The folder itself may have another name in each run. */
+static void add_place(struct status_page *page, const char *place)
+{
+    struct buf mounts;
+    struct mount mount;
+    buf_init(&mounts, MOUNTS_MAX_BYTES);
+    add_fact(page, "watch.place", "%s", place);
+    if (*place == '/' && buf_read_file(&mounts, "/proc/self/mountinfo", NULL) == 0 &&
+        probe_parse_mount(mounts.data, place, &mount))
+        add_fact(page, "watch.mount", "%s", mount.place);
+    buf_release(&mounts);
+}
+
 static void describe(const struct reading *self, struct status_page *page)
 {
     const uint32_t *counted = self->counted, *failed = self->failed;
@@ -596,7 +612,7 @@ static void describe(const struct reading *self, struct status_page *page)
                  units_plural(self->left_out), units_format_bytes(self->left_out_bytes, bytes),
                  units_format_duration(self->left_out_s * 1e9, time));
     if (counted[OP_SAVE])
-        add_fact(page, "watch.place", "%s", self->summary->place);
+        add_place(page, self->summary->place);
     if (*self->calls[OP_SAVE])
         add_fact(page, "watch.save_calls", "%s", self->calls[OP_SAVE]);
     if (*self->calls[OP_LOAD])

@@ -197,7 +197,7 @@ void metric_lines_name(const struct metric_lines *self, const struct metric_line
         buf_printf(out, "%s=%s ranks=%s (%s)", has_model ? "model" : "workload",
                    has_model ? experiment_text(line->experiment, OPT_MODEL) : workload->name,
                    experiment_text(line->experiment, OPT_RANKS), line->hash);
-    if (self->on_stores)
+    if (self->on_stores && *line->store)
         buf_printf(out, " on %s", line->store);
     if (self->at_sites)
         buf_printf(out, " at %s", line->site);

@@ -313,6 +313,27 @@ def test_compare_says_how_many_watched_runs_a_verdict_needs_and_how_to_make_them
         assert ("for a verdict" in judged) == ("better" not in judged) == (number + 1 < int(more[1])), judged
 
 
+def test_runs_that_save_to_different_file_systems_are_different_lines_of_the_history(tmp_path):
+    """Each saves to a folder of its own, which is no reason to tell them apart."""
+    runs = [watch_told(tmp_path, 1, folder=folder).run for folder in ("/proc/a/ckpt", "/proc/b/ckpt", f"{tmp_path}/ckpt")]
+    nowhere = watch_told(tmp_path, words=["label.kind=nothing"]).run
+    words = ("history", "save_s", "workload=watch")
+
+    def check():
+        points = json.loads(ckptbench(tmp_path, *words, "--json").stdout)["points"]
+        assert [point["run"] for point in points] == runs
+        assert [point["store"] for point in points[:2]] == ["/proc"] * 2
+        assert tmp_path.is_relative_to(points[2]["store"]) and not points[2]["store"].startswith("/proc")
+        text = ckptbench(tmp_path, *words).stdout
+        assert " on /proc, 2 runs" in text and "ckptbench-store" not in text, text
+        stores = json.loads(ckptbench(tmp_path, "sql", "--json", f"select store from run join store_target t on t.id=run.store_target where run='{nowhere}'").stdout)
+        assert "ckptbench-store" not in json.dumps(stores) and "/" not in json.dumps(stores), stores
+
+    check()
+    ckptbench(tmp_path, "collect", "--rebuild")
+    check()
+
+
 def test_runs_of_a_program_are_a_line_of_the_history(tmp_path):
     for name in ("one", "two"):
         (tmp_path / f"{name}.sh").write_text("exit 0\n")
