@@ -72,6 +72,24 @@ def test_the_library_exports_only_its_own_versioned_functions(installed):
     assert "libmpi" not in run("ldd", installed / "lib/libckptbench.so").stdout
 
 
+# Functions that end a process or change what its signals do; and why the library imports some of them all the same.
+ENDS_OR_HANDLES = {"exit", "_exit", "_Exit", "quick_exit", "abort", "raise", "kill", "tgkill", "pthread_kill", "sigqueue", "err", "errx", "error", "alarm",
+                   "setitimer", "signal", "bsd_signal", "sysv_signal", "__sysv_signal", "sigaction", "sigset", "signalfd", "atexit", "on_exit", "__assert_fail"}
+REASONS = {
+    "_exit": "core/child.c, in a child that was forked and cannot be executed",
+    "signal": "core/child.c, in such a child; core/process.c, in process_begin, which programs call and the library does not",
+    "kill": "core/child.c ends a child; core/process.c sends signal 0 to see whether a process exists; a store fault:powercut_at=… kills, as it is asked to",
+    "abort": "store/fault/power_cut.c, of a store fault:powercut_at=… that cannot follow the disk",
+    "__assert_fail": "a bug of the library",
+}
+
+
+def test_the_library_imports_nothing_that_ends_the_process_or_handles_signals(installed):
+    listed = run("nm", "-D", "--undefined-only", installed / "lib/libckptbench.so").stdout
+    imported = set(re.findall(r" U (\w+)", listed))
+    assert imported & ENDS_OR_HANDLES == REASONS.keys() and "pthread_create" in imported
+
+
 def test_the_header_is_valid_in_cpp(installed):
     run("clang", "-std=c++11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-x", "c++", installed / "include/ckptbench.h")
 

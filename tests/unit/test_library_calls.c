@@ -430,6 +430,36 @@ static void every_rank_is_told_why_one_failed(void **state)
     run_ranks(4, NULL, fail_on_one_rank, (void *)place("taken"));
 }
 
+/* The signals that the process ignores, and those that it handles. */
+static void read_dispositions(char ignored[32], char caught[32])
+{
+    char line[256];
+    FILE *file = fopen("/proc/self/status", "r");
+    assert_non_null(file);
+    ignored[0] = caught[0] = '\0';
+    while (fgets(line, sizeof line, file)) {
+        (void)sscanf(line, "SigIgn: %31s", ignored);
+        (void)sscanf(line, "SigCgt: %31s", caught);
+    }
+    fclose(file);
+    assert_true(*ignored && *caught);
+}
+
+static void what_signals_do_stays_as_it_is(void **state)
+{
+    struct counts counts = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    uint64_t version = 1;
+    char ignored[2][32], caught[2][32];
+    (void)state;
+    clear();
+    read_dispositions(ignored[0], caught[0]);
+    run_ranks(2, NULL, save_grid, &counts);
+    run_ranks(1, NULL, load_transposed, &version);
+    read_dispositions(ignored[1], caught[1]);
+    assert_string_equal(ignored[0], ignored[1]);
+    assert_string_equal(caught[0], caught[1]);
+}
+
 static void keys_without_meaning_are_refused(void **state)
 {
     static const char *const wrong[] = {"model=gpt2", "save.async=true", "load.dp=2",          "format=raw",
@@ -472,6 +502,7 @@ int main(void)
         cmocka_unit_test(a_load_names_what_the_checkpoint_lacks),
         cmocka_unit_test(a_save_replaces_a_checkpoint_only_if_told),
         cmocka_unit_test(every_rank_is_told_why_one_failed),
+        cmocka_unit_test(what_signals_do_stays_as_it_is),
         cmocka_unit_test(keys_without_meaning_are_refused),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
