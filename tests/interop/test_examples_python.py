@@ -82,13 +82,15 @@ class TestTrainLoop:
 
 
 class InFramework:
-    """2 ranks save, and go on by the example's class and by the framework's own way to load."""
+    """Ranks save, and go on by the example's class and by the framework's own way to load."""
+
+    ranks = 2
 
     @pytest.fixture(scope="class")
     def found(self, tmp_path_factory):
         folder = tmp_path_factory.mktemp(self.example)
         load = f"--folder {folder}/again --steps 4 --load {folder}/{self.saved}"
-        return losses(self.example, f"2 --folder {folder} --steps 4 --save-every 2", *(f"{ranks} {load}" for ranks in self.continued))
+        return losses(self.example, f"{self.ranks} --folder {folder} --steps 4 --save-every 2", *(f"{ranks} {load}" for ranks in self.continued))
 
     def test_a_training_goes_on_bit_for_bit(self, found):
         assert found[1] == {step: found[0][step] for step in (3, 4)}
@@ -108,3 +110,8 @@ class TestInLightning(InFramework):
 @pytest.mark.xdist_group("framework_hf_trainer")
 class TestInHfTrainer(InFramework):
     example, saved, continued = "hf_trainer", "checkpoint-2", ("2", "2 --stock")
+
+
+@pytest.mark.xdist_group("framework_hf_trainer")
+class TestInHfTrainerOn4Ranks(InFramework):
+    example, saved, ranks, continued = "hf_trainer", "checkpoint-2", 4, ("4", "4 --stock")
