@@ -24,6 +24,7 @@ SAVED_BY_LOADED_BY = ["ours_stock", "ours_ours", "async_stock", "stock_ours", "s
                       "writer_async_ours", "stock_reader", "ours_reader"]
 MODULES = [*(f"modules_{kind}" for kind in torch_states.KINDS if kind != "plain"), "modules_flat", "modules_stock", "modules_numbered",
            *(f"modules_writer_async_{kind}" for kind in torch_states.STAGED), "stages"]
+ALWAYS = ["modules_numbered", "stages"]  # of MODULES, also where FSDP1 cannot be used
 FAILURES = ["mismatches", "one_rank_cannot_describe", "partial_sums", "values_that_differ", "a_place_that_is_taken",
             "unknown_options", "a_failed_save_is_told_at_the_next_call"]
 WAYS = ["options_that_differ_have_one_order", "a_save_in_progress", "changed_while_it_is_saved",
@@ -52,6 +53,8 @@ class TestRanks:
 
     @pytest.mark.parametrize("case", MODULES)
     def test_modules_and_optimizers_are_loaded_under_other_parallelisms(self, found, ranks, case):
+        if ranks == torch_states.NO_FSDP1_RANKS and case not in ALWAYS:
+            pytest.skip("this PyTorch itself fails")
         assert found(ranks)[1][case] == "ok"
 
     @pytest.mark.parametrize("case", FAILURES)
@@ -68,7 +71,8 @@ class TestRanks:
         assert (folder / "at-exit" / ".metadata").exists()
 
     def test_every_case_is_looked_at(self, found, ranks):
-        assert sorted(found(ranks)[1]) == sorted(SAVED_BY_LOADED_BY + MODULES + FAILURES + WAYS)
+        modules = MODULES if ranks != torch_states.NO_FSDP1_RANKS else ALWAYS
+        assert sorted(found(ranks)[1]) == sorted(SAVED_BY_LOADED_BY + modules + FAILURES + WAYS)
 
 
 def run(program, folder, **environment):

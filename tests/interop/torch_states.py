@@ -33,6 +33,8 @@ if hasattr(torch.cpu.Stream, "record_event"):  # else FSDP2 needs CUDA: in 2.4 a
     KINDS, FULLY_SHARDED = ["ddp", "fsdp1", "fsdp2", "fsdp1-hybrid", "fsdp2-tp", "plain"], "fsdp2"
 else:
     KINDS, FULLY_SHARDED = ["ddp", "fsdp1", "fsdp1-hybrid", "plain"], "fsdp1"
+# get_optimizer_state_dict of 2.4 fails if one of the ranks has no part of any parameter of an FSDP1 module that another has.
+NO_FSDP1_RANKS = 4 if torch.__version__.startswith("2.4.") else None
 STAGED = sorted({"fsdp1", FULLY_SHARDED})  # whose states dcp.async_save copies: ShardedTensors, and DTensors where it can
 
 
