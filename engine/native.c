@@ -83,9 +83,9 @@ int native_agree_and_share(struct native_operation *operation, int code, uint64_
     if (code)
         return code;
     if (!rc && agreement->code)
-        rc = cb_fail(err, CB_ERR_ABORTED, "rank %" PRIu32 " failed (%s)%s: %s%snothing of %s counts",
-                     agreement->failed_rank, cb_code_name(agreement->code),
-                     agreement->failed_count > 1 ? " and others" : "", reason, *reason ? "; " : "", operation->path);
+        rc = cb_fail(err, CB_ERR_ABORTED, "rank %" PRIu32 " failed (%s)%s: %s%s%s", agreement->failed_rank,
+                     cb_code_name(agreement->code), agreement->failed_count > 1 ? " and others" : "",
+                     *reason ? reason : "nothing of ", *reason ? "" : operation->path, *reason ? "" : " counts");
     return rc;
 }
 

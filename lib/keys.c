@@ -17,7 +17,7 @@ static int read_word(struct experiment *experiment, const char *word, struct cb_
     snprintf(key, sizeof key, "%.*s", (int)(equals - word), word);
     if (!library_keys_has(key))
         return cb_fail(err, CB_ERR_USAGE, "%s: this key has no meaning for saves and loads of a program", key);
-    return experiment_set(experiment, key, equals + 1, key, err);
+    return experiment_set(experiment, key, equals + 1, NULL, err);
 }
 
 int keys_read(const char *const *words, size_t count, struct experiment **experiment, const char **record,

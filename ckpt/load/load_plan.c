@@ -146,6 +146,15 @@ static int cover(struct planner *self, uint32_t chunk, uint32_t piece)
     return code;
 }
 
+static void describe_shape(uint32_t dims, const uint64_t *shape, char text[PLACE_BYTES])
+{
+    const size_t size = PLACE_BYTES;
+    size_t len = 0;
+    text[0] = '\0';
+    for (uint32_t i = 0; i < dims && len < size; i++)
+        len += (size_t)snprintf(text + len, size - len, "%s%" PRIu64, i ? ", " : "", shape[i]);
+}
+
 static void describe(const struct region *region, char text[PLACE_BYTES])
 {
     const size_t size = PLACE_BYTES;
@@ -228,8 +237,8 @@ static bool check_tensor(struct planner *self, const struct state_tensor *wanted
         struct region a = region_whole(wanted->dims, wanted->shape), b = region_whole(stored->dims, stored->shape);
         char want[PLACE_BYTES], have[PLACE_BYTES];
         if (!region_equal(&a, &b)) {
-            describe(&a, want);
-            describe(&b, have);
+            describe_shape(wanted->dims, wanted->shape, want);
+            describe_shape(stored->dims, stored->shape, have);
             report(self, "%s: the checkpoint has shape [%s], the model [%s]", wanted->fqn, have, want);
         }
     }

@@ -158,10 +158,13 @@ def from_host(tensors, loaded):
     _settle(devices)
 
 
-def to_bytes(value):
+def to_bytes(name, value):
     """The bytes of a value that is no tensor, as dcp.save stores it."""
     buffer = io.BytesIO()
-    torch.save(value, buffer)
+    try:
+        torch.save(value, buffer)
+    except Exception as error:
+        raise ValueError(f"{name}: a {type(value).__name__} that cannot be pickled: {error}") from error
     return buffer.getvalue()
 
 

@@ -178,6 +178,11 @@ def _restore(state, plain, flatten_optimizer):
             state[key] = plain[key]
 
 
+def _check_state(function, state):
+    if not isinstance(state, dict):
+        raise TypeError(f"{function}(path, state): state is a dict, as in {{'model': model, 'optimizer': optimizer}}, and no {type(state).__name__}")
+
+
 def save(path, state, async_checkpoint=False, *, process_group=None, flatten_optimizer=False, **options):
     """Saves `state`, a dict of modules, optimizers, objects with state_dict and load_state_dict, and (nested) plain values.
 
@@ -186,6 +191,7 @@ def save(path, state, async_checkpoint=False, *, process_group=None, flatten_opt
     With async_checkpoint=True it returns once the tensors are copied, and the state may change; the rest happens in a
     thread of the library. The next save waits for it. If it fails, its result() or else the next call raises the reason.
     Returns a Save. Raises Error."""
+    _check_state("save", state)
     handle = _world.handle(process_group, _world.words_of(options))
     started = time.monotonic()
 
@@ -193,7 +199,7 @@ def save(path, state, async_checkpoint=False, *, process_group=None, flatten_opt
         _settle(handle)
         flat, paths = _state.flatten(_plain(state, lambda key: flatten_optimizer))
         tensors, values = _state.split(flat)
-        values = {name: _state.to_bytes(value) for name, value in values.items()}
+        values = {name: _state.to_bytes(name, value) for name, value in values.items()}
         return _library.State(_state.reachable(tensors), values, paths)
 
     def start(described):
@@ -210,12 +216,23 @@ class _Target:
     """What load() fills: the plain state, its flat names, and its tensors."""
 
 
+def _top(stored):
+    """The keys of the dict that was saved."""
+    return {entry.path[0] for entry in stored.values()}
+
+
+def _listed(keys):
+    keys = sorted(map(str, keys))
+    return ", ".join(keys[:10]) + ("" if len(keys) <= 10 else f" and {len(keys) - 10} more")
+
+
 def _fill(handle, path, described, strict):
     try:
         return handle.load(path, described)
     except Error as error:
         if strict and _library.IS_MISSING in str(error):
-            raise Error(f"{error}; strict=False leaves alone what {path} does not contain", error.code) from None
+            raise Error(f"{error}; strict=False leaves alone what {path} does not contain; it has {_listed(_top(handle.inspect(path)))}",
+                        error.code) from None
         raise
 
 
@@ -224,9 +241,11 @@ def load(path, state, broadcast_checkpoint=False, *, process_group=None, strict=
     modules, optimizers and stateful objects receive their state dicts; other values in `state` are replaced.
 
     With broadcast_checkpoint=True, bytes that several ranks need are read by one of them and sent to the others.
-    strict=False leaves alone what the checkpoint does not contain. Values other than tensors are unpickled, so load only
+    strict=False leaves alone what the checkpoint does not contain, and names it in the result's `missing`; a checkpoint that
+    has none of the keys of `state` is an error all the same. Values other than tensors are unpickled, so load only
     checkpoints that you trust. The state of an optimizer may be stored by the names of its parameters, as save does, or by
     their numbers, as Optimizer.state_dict() has it. Returns the load's times. Raises Error."""
+    _check_state("load", state)
     if broadcast_checkpoint:
         options = {"load_exchange": "broadcast", **options}
     handle = _world.handle(process_group, _world.words_of(options))
@@ -242,8 +261,11 @@ def load(path, state, broadcast_checkpoint=False, *, process_group=None, strict=
             if isinstance(value, torch.optim.Optimizer):
                 target.plain[key] = _numbered_state(key, value, target.plain[key], stored)
         flat, target.paths = _state.flatten(target.plain)
-        if not strict:
-            flat = {name: value for name, value in flat.items() if name in stored}
+        target.missing = [] if strict else [name for name in flat if name not in stored]
+        if target.missing and not state.keys() & _top(stored):
+            raise ValueError(f"{path} has no {_listed(state)}: it has {_listed(_top(stored))}")
+        for name in target.missing:
+            del flat[name]
         target.tensors, values = _state.split(flat)
         target.loaded = _state.reachable(target.tensors, is_load=True)
         return _library.State(target.loaded, dict.fromkeys(values), target.paths)
@@ -252,4 +274,5 @@ def load(path, state, broadcast_checkpoint=False, *, process_group=None, strict=
     for name, stored in values.items():
         set_element(target.plain, target.paths[name], _state.from_bytes(stored))
     _restore(state, target.plain, target.is_flat)
+    result["missing"] = target.missing
     return result

@@ -25,7 +25,7 @@ SAVED_BY_LOADED_BY = ["ours_stock", "ours_ours", "async_stock", "stock_ours", "s
 MODULES = [*(f"modules_{kind}" for kind in torch_states.KINDS if kind != "plain"), "modules_flat", "modules_stock", "modules_numbered",
            *(f"modules_writer_async_{kind}" for kind in torch_states.STAGED), "stages"]
 ALWAYS = ["modules_numbered", "stages"]  # of MODULES, also where FSDP1 cannot be used
-FAILURES = ["mismatches", "one_rank_cannot_describe", "partial_sums", "values_that_differ", "a_place_that_is_taken",
+FAILURES = ["mismatches", "one_rank_cannot_describe", "partial_sums", "values_that_differ", "what_is_no_state", "a_place_that_is_taken",
             "unknown_options", "a_failed_save_is_told_at_the_next_call"]
 WAYS = ["options_that_differ_have_one_order", "a_save_in_progress", "changed_while_it_is_saved",
         "the_thread_needs_no_gil", "groups", "a_process_that_ends"]

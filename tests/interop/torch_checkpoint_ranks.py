@@ -333,13 +333,13 @@ def small(ranks, rows=8):
 def mismatches(ranks):
     path = ranks.path("mismatches")
     check().save(path, small(ranks))
-    for changed, words in (({"b": torch.ones(4, dtype=torch.float64)}, "b"), ({"b": torch.ones(5)}, "b"), ({"missing": torch.ones(2)}, "missing"),
+    for changed, words in (({"b": torch.ones(4, dtype=torch.float64)}, "b"), ({"b": torch.ones(5)}, "b: the checkpoint has shape [4], the model [5]"), ({"missing": torch.ones(2)}, "missing"),
                            ({"b": 7}, "b"), ({"absent": 7}, "absent")):
         failed = ranks.agreed(ranks.must_fail(words, lambda: check().load(path, small(ranks) | changed)))
         if failed:
             return f"{changed}: {failed}"
     for name, value in (("missing", torch.ones(2)), ("absent", 7)):  # rank 0 looks for it, all ranks report it
-        for words in (f"{name}: not in the checkpoint", f"; strict=False leaves alone what {path} does not contain"):
+        for words in (f"{name}: not in the checkpoint", f"; strict=False leaves alone what {path} does not contain; it has a, b, n"):
             asked = {name: value} if ranks.rank == 0 else {}
             failed = ranks.agreed(ranks.must_fail(words, lambda: check().load(path, small(ranks) | asked)))
             if failed:
@@ -349,7 +349,12 @@ def mismatches(ranks):
         return failed
     state = small(ranks) | {"missing": torch.ones(2), "absent": 7}
     state["b"].zero_()
-    check().load(path, state, strict=False)
+    left_out = check().load(path, state, strict=False).missing
+    if left_out != ["missing", "absent"]:
+        return f"left out: {left_out}"
+    failed = ranks.agreed(ranks.must_fail(f"{path} has no bb: it has a, b, n", lambda: check().load(path, {"bb": torch.ones(2)}, strict=False)))
+    if failed:
+        return failed
     return torch_states.difference(small(ranks) | {"missing": torch.ones(2), "absent": 7}, state)
 
 
@@ -373,6 +378,17 @@ def partial_sums(ranks):
 @case
 def values_that_differ(ranks):
     return ranks.must_fail("mine", lambda: check().save(ranks.path("differ"), {"mine": ranks.rank, "b": torch.ones(2)}))
+
+
+@case
+def what_is_no_state(ranks):
+    for words, call in (("save(path, state): state is a dict", lambda: check().save(small(ranks), ranks.path("swapped"))),
+                        ("load(path, state): state is a dict", lambda: check().load(small(ranks), ranks.path("swapped"))),
+                        ("hook: a function that cannot be pickled", lambda: check().save(ranks.path("swapped"), {"hook": lambda: 0}))):
+        failed = ranks.agreed(ranks.must_fail(words, call))
+        if failed:
+            return failed
+    return None
 
 
 @case
