@@ -209,18 +209,41 @@ def alone(place, *steps, **more):
     return Watched(place, sys.executable, TRAINING, place, *steps, **more)
 
 
+OWN = {"PYTHONPATH": str(Path(__file__).parents[2] / "python"), "CKPTBENCH_LIBRARY": str(BUILD / "libckptbench.so")}
+
+
+def check_ends(watched, *saves):
+    """The saves lasted as long as the library says, beside what the caller did before it; saves: (iteration, name)."""
+    totals = {tuple(line.split()[1:3]): float(line.split()[3]) for line in watched.result.stdout.splitlines() if line.startswith("total ")}
+    whole, stall = watched.values("save", "op_s"), watched.values("save", "stall_s")
+    for iteration, name in saves:
+        for rank, seconds in enumerate(whole[iteration]):
+            total = totals[name, str(rank)]
+            assert total - 0.001 <= seconds <= total + stall[iteration][rank], (name, rank, stall)
+
+
 @pytest.mark.without_sanitizers  # Python would have to be built with one, too
 def test_saves_by_our_own_package_are_seen_with_the_librarys_times(tmp_path):
-    watched = Watched(tmp_path, *TORCHRUN, TRAINING, tmp_path, "own:a", "own:b:behind", "own_load:a", "save:c",
-                      PYTHONPATH=str(Path(__file__).parents[2] / "python"), CKPTBENCH_LIBRARY=str(BUILD / "libckptbench.so"))
+    watched = Watched(tmp_path, *TORCHRUN, TRAINING, tmp_path, "own:a", "own:b:behind", "own_load:a", "save:c", "own_unasked:d:e", **OWN)
     watched.check_sums("save")
     watched.check_sums("load")
     moved = watched.values("save", "bytes_moved")
-    assert len(moved) == 3 and all(sum(ranks) >= 2 * 256 * 1024 * 4 for ranks in moved.values())
+    assert len(moved) == 5 and all(sum(ranks) >= 2 * 256 * 1024 * 4 for ranks in moved.values())
     assert all(seconds > 0 for state in ("io_s", "plan_s") for seconds in watched.values("save", state)[1])
-    assert list(watched.values("save", "persist_s")) == [2]
-    assert "3 saves (1 asynchronous), 1 load" in watched.report() and "hook had failed" not in watched.report()
+    assert list(watched.values("save", "persist_s")) == [2, 4, 5]
+    check_ends(watched, (4, "d"), (5, "e"))
+    assert "5 saves (3 asynchronous), 1 load" in watched.report() and "hook had failed" not in watched.report()
+    assert "had not ended" not in watched.report()  # close() waits, and they do not use the process group
     assert "ckptbench.checkpoint" not in ckptbench(tmp_path, "show", watched.run, "--advise").stdout  # it is used already
+
+
+@pytest.mark.without_sanitizers
+def test_an_asynchronous_save_of_our_own_package_ends_when_it_ends_whoever_asks(tmp_path):
+    watched = alone(tmp_path, "own_unasked:a:b:c", words=["baseline=false"], **OWN)
+    watched.check_sums("save")
+    check_ends(watched, (1, "a"), (2, "b"), (3, "c"))
+    assert list(watched.values("save", "persist_s")) == [1, 2, 3]
+    assert "step_alone_s" in watched.shown["metrics"] and "step_behind_s" not in watched.shown["metrics"]
 
 
 def test_a_failed_save_is_no_figure_and_storage_without_hooks_is_named(tmp_path):

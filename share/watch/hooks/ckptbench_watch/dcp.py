@@ -519,7 +519,7 @@ def _hook_end_of_group():
     def before(args, kwargs):
         group = args[0] if args else kwargs.get("group")
         if group is None or group is distributed_c10d.GroupMember.WORLD:
-            for operation in list(watch.open_saves):
+            for operation in [one for one in watch.saves_under_way() if one.uses_group]:
                 watch.warn(f"the asynchronous save to {operation.path} had not ended when destroy_process_group was "
                            "called: shards of other ranks may be missing from what it commits")
 

@@ -1,5 +1,6 @@
 """Hooks for ckptbench.checkpoint. Its library saves and loads without Python, and reports its own times and bytes."""
 import atexit
+import os
 
 from .dcp import path_of
 from .recorder import Operation, current, set_current, watch
@@ -9,9 +10,9 @@ STATES = {"plan": "plan_s", "io": "transfer_s", "wait": "wait_s"}
 _pending = {}  # id of a Save -> it, and its operation
 
 
-def _take(operation, times):
+def _take(operation, times, at_ns):
     """The library's times are part of the operation's; the rest, as describing the state, stays in other."""
-    operation.advance()
+    operation.advance(at_ns)
     for state, name in STATES.items():
         operation.shift("other", state, int(times[name] * 1e9))
     operation.bytes_needed, operation.bytes_moved = times["bytes"], times["moved_bytes"]
@@ -20,18 +21,20 @@ def _take(operation, times):
     operation.own_ns = max(int((times["total_s"] - times["wait_s"]) * 1e9), 1)
 
 
-def _end(operation, times, failed):
+def _end(operation, times, failed, at_ns=None):
     if times:
-        _take(operation, times)
+        _take(operation, times, at_ns)
     watch.open_saves.discard(operation)
-    operation.end(failed)
+    operation.end(failed, at_ns)
 
 
 def _begin(op):
     def before(args, kwargs):
         if current() is not None:
             return None
+        _look()
         operation = Operation(op, f"ckptbench.checkpoint.{op}", path_of({"checkpoint_id": args[0] if args else kwargs["path"]}))
+        operation.uses_group = False
         return operation, set_current(operation)
 
     return before
@@ -56,20 +59,32 @@ def _after_load(token, error, result):
 
 
 def _after_poll(save, error, has_ended):
-    """Whoever asks for the result of an asynchronous save: the training, its next save, or the end of the program."""
-    if has_ended and id(save) in _pending:
-        _, operation = _pending.pop(id(save))
-        operation.adopt()
-        _end(operation, save._result, save._failure is not None)
+    """Whoever asks for the result of an asynchronous save: the training, its next save, these hooks, or the end of the
+    program. However late that is, the library knows how long the save went on after its caller was released."""
+    _, operation = _pending.pop(id(save), (None, None)) if has_ended else (None, None)
+    if operation is None:
+        return
+    times = save._result
+    at_ns = operation.last_ns + int((times["total_s"] - times["stall_s"]) * 1e9) if times else None
+    operation.adopt(at_ns)
+    _end(operation, times, save._failure is not None, at_ns)
 
 
-def _settle():
+def _look(seconds=0.0):
+    """Ends the operations of saves that have ended; waits `seconds` for each, or if negative until its end."""
     for save, _ in list(_pending.values()):
-        save._poll(-1.0)
+        save._poll(seconds)
+
+
+def _after_close(token, error, result):
+    _look()
 
 
 def install(module):
     around(module, "save", _begin("save"), _after_save)
     around(module, "load", _begin("load"), _after_load)
     around(module.Save, "_poll", lambda args, kwargs: args[0], _after_poll)
-    atexit.register(_settle)
+    around(module, "close", lambda args, kwargs: module, _after_close)
+    watch.lookers.append(_look)
+    os.register_at_fork(after_in_child=_pending.clear)  # the child has none of the threads that save
+    atexit.register(_look, -1.0)

@@ -57,17 +57,19 @@ class Operation:
         self.is_whole_file = self.is_synced = self.is_asynchronous = False
         self.is_split = False  # written by other processes (writers.py)
         self.paths = set()  # of the files that they write
+        self.uses_group = True  # one of torch.distributed, which has to last as long as the save
         self.has_ended = False
 
-    def _advance(self):
-        now = now_ns()
+    def _advance(self, at_ns=None):
+        """To now, or to the time at which what is learnt only now has happened."""
+        now = now_ns() if at_ns is None else max(at_ns, self.last_ns)
         self.ns[self.stack[-1]] += now - self.last_ns
         self.last_ns = now
         return now
 
-    def advance(self):
+    def advance(self, at_ns=None):
         with self.lock:
-            self._advance()
+            self._advance(at_ns)
 
     def shift(self, one, other, ns):
         """Moves time from a state to another one, as far as it is there: another process has measured it."""
@@ -132,19 +134,20 @@ class Operation:
             self.stall_ns = (self.stall_ns or 0) + now_ns() - self.owned_ns
         watch.kept += 1
 
-    def adopt(self):
-        """From here on the time of the operation is this thread's."""
+    def adopt(self, at_ns=None):
+        """From here on, or from `at_ns` on, the time of the operation is this thread's."""
         with self.lock:
-            self.owned_ns = self._advance()
+            self.owned_ns = self._advance(at_ns)
             self.owner = threading.get_ident()
             self.cpu_ns = time.thread_time_ns()
             self.stack = ["other"]
 
-    def end(self, failed):
+    def end(self, failed, at_ns=None):
+        """Now, or at `at_ns` if that is learnt only now."""
         with self.lock:
             if self.has_ended:
                 return
-            now = self._advance()
+            now = self._advance(at_ns)
             self._add_cpu()
             self.has_ended = True
             if self.waiting_ns:
@@ -202,7 +205,8 @@ class Watch:
         self.broken = None  # the first error of a hook: after it nothing is recorded any more
         rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
         self.place = (int(rank), int(world)) if rank.isdecimal() and world.isdecimal() else (0, 1)
-        self.open_saves = set()  # asynchronous ones that have not ended
+        self.open_saves = set()  # asynchronous ones that have not ended, as far as is known
+        self.lookers = []  # functions that end those which have ended without telling
         self.kept = 0  # how often the program was kept by a save or load
         self.started = False
 
@@ -211,6 +215,12 @@ class Watch:
         if distributed is not None:
             self.place = (distributed.get_rank(), distributed.get_world_size())
         return self.place
+
+    def saves_under_way(self):
+        """The asynchronous saves that have not ended."""
+        for look in self.lookers if self.open_saves else ():
+            look()
+        return list(self.open_saves)
 
     def path_of(self, pid):
         return os.path.join(self.folder, f"{node_name()}-{pid}.jsonl")

@@ -39,7 +39,7 @@ class _Steps:
 
     def step(self, optimizer, args, kwargs):
         try:
-            now, behind = now_ns(), bool(watch.open_saves)
+            now, behind = now_ns(), bool(watch.saves_under_way())
             if self.optimizer is None:
                 self.optimizer = id(optimizer)
             if self.optimizer != id(optimizer):
