@@ -209,6 +209,14 @@ def alone(place, *steps, **more):
     return Watched(place, sys.executable, TRAINING, place, *steps, **more)
 
 
+def test_the_stall_of_an_asynchronous_save_is_the_callers_however_early_its_thread_begins(tmp_path):
+    watched = alone(tmp_path, "early:a", words=["baseline=false"])
+    watched.check_sums("save")
+    stall, stage = (watched.values("save", metric)[1][0] for metric in ("stall_s", "stage_s"))
+    assert stall >= stage >= 2
+    assert list(watched.values("save", "persist_s")) == [1]
+
+
 OWN = {"PYTHONPATH": str(Path(__file__).parents[2] / "python"), "CKPTBENCH_LIBRARY": str(BUILD / "libckptbench.so")}
 
 

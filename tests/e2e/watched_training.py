@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -66,6 +67,40 @@ class LateWriter(dcp.FileSystemWriter):
         is_writing.set()
         group_is_gone.wait()
         return super().write_data(plan, planner)
+
+
+def early(name):
+    """An asynchronous save that copies for long, and whose thread has written before async_save returns, and commits after that."""
+    has_written, has_returned = threading.Event(), threading.Event()
+
+    class EarlyWriter(dcp.FileSystemWriter):
+        def stage(self, state_dict):
+            time.sleep(2)
+            return super().stage(state_dict)
+
+        def write_data(self, plan, planner):
+            try:
+                return super().write_data(plan, planner)
+            finally:
+                has_written.set()
+
+        def finish(self, metadata, results):
+            has_returned.wait()
+            super().finish(metadata, results)
+
+    executor = getattr(dcp.state_dict_saver, "ThreadPoolExecutor", ThreadPoolExecutor)  # the first before PyTorch 2.7
+    submit = executor.submit
+
+    def submit_and_wait(*args, **keywords):
+        future = submit(*args, **keywords)
+        assert has_written.wait(120)
+        return future
+
+    executor.submit = submit_and_wait
+    result = dcp.async_save(state, storage_writer=EarlyWriter(f"{FOLDER}/{name}"))
+    executor.submit = submit
+    has_returned.set()
+    result.result()
 
 
 def own(name, kind="wait"):

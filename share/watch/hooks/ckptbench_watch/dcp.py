@@ -386,6 +386,7 @@ def _hand_over(args, kwargs):
     operation, staged = current(), _staged_in(args, kwargs)
     if operation is None or staged is None:
         return None
+    operation.hand_over()
     _handed_over[id(staged)] = operation
     return operation, operation.enter("other")
 
@@ -432,7 +433,7 @@ def _hook_async(modules):
     def after(token, error, result):
         operation, outer = token
         set_current(outer)
-        operation.release()
+        operation.release(operation.start_ns)
         if error is not None:
             watch.open_saves.discard(operation)
             operation.end(True)

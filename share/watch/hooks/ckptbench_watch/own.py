@@ -47,7 +47,7 @@ def _after_save(token, error, result):
         _end(operation, result and result.times, error is not None)
         return
     operation.is_asynchronous = True
-    operation.release()
+    operation.release(operation.start_ns)
     watch.open_saves.add(operation)
     _pending[id(result)] = result, operation
 

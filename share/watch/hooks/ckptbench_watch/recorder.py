@@ -121,17 +121,26 @@ class Operation:
                 self.own_ns = self._advance() - self.start_ns - self.ns["wait"]
 
     def _add_cpu(self):
-        self.used_cpu_ns += time.thread_time_ns() - self.cpu_ns
+        now = time.thread_time_ns()
+        self.used_cpu_ns += now - self.cpu_ns
+        self.cpu_ns = now
 
-    def release(self):
-        """The caller's thread has done its part of an asynchronous save."""
+    def hand_over(self):
+        """Another thread may adopt the operation from here on: the CPU time that this one has used counts."""
+        with self.lock:
+            if self.owner == threading.get_ident():
+                self._add_cpu()
+
+    def release(self, since_ns=None):
+        """The caller's thread has done its part of an asynchronous save. It was kept since `since_ns`: by default, since it
+        owns the time; the thread that saves may own it already."""
         with self.lock:
             if self.owner == threading.get_ident():
                 self._advance()
                 self._add_cpu()
                 self.owner = None
                 self.stack = ["other"]
-            self.stall_ns = (self.stall_ns or 0) + now_ns() - self.owned_ns
+            self.stall_ns = (self.stall_ns or 0) + now_ns() - (since_ns or self.owned_ns)
         watch.kept += 1
 
     def adopt(self, at_ns=None):
