@@ -254,6 +254,16 @@ def test_an_asynchronous_save_of_our_own_package_ends_when_it_ends_whoever_asks(
     assert "step_alone_s" in watched.shown["metrics"] and "step_behind_s" not in watched.shown["metrics"]
 
 
+@pytest.mark.without_sanitizers
+def test_a_mistake_of_the_program_is_its_own_and_what_it_passed_is_recorded_only_as_a_path(tmp_path):
+    watched = alone(tmp_path, "own_mistaken:a", "save:b", words=["baseline=false"], **OWN)
+    assert watched.result.stdout.count("mistaken") == 5
+    assert "hook had failed" not in watched.report() and f"saved in      {tmp_path}\n" in watched.report()
+    assert watched.shown["metrics"]["save_s"]["n"] == 1
+    for path in watched.folder.rglob("*"):
+        assert not path.is_file() or b"tensor(" not in path.read_bytes()
+
+
 def test_a_failed_save_is_no_figure_and_storage_without_hooks_is_named(tmp_path):
     (tmp_path / "file").touch()
     watched = alone(tmp_path, "save:a", "refuse:file", "elsewhere:b")

@@ -112,6 +112,19 @@ def own(name, kind="wait"):
     saved.result()
 
 
+def own_mistaken(name):
+    """Mistakes of the program: arguments in the wrong order, and names that a function does not have."""
+    import ckptbench.checkpoint as checkpoint
+
+    path = f"{FOLDER}/{name}"
+    for call in (lambda: checkpoint.save(state, path), lambda: checkpoint.save(state=state, checkpoint_id=path), lambda: checkpoint.load(state, path),
+                 lambda: dcp.save(state, checkpoint_id=state), lambda: dcp.async_save(state, checkpoint_id=state).result()):
+        try:
+            call()
+        except Exception as error:
+            print("mistaken", type(error).__name__)
+
+
 def own_unasked(*names):
     """Nobody asks how these saves went on, and only close() would wait for them: they have ended long before."""
     import ckptbench.checkpoint as checkpoint

@@ -23,13 +23,15 @@ _handed_over = {}  # id of what is staged -> the asynchronous save that it belon
 
 
 def path_of(kwargs, args=()):
-    """The checkpoint's place: its id, or the path of the writer or reader that is given."""
+    """The checkpoint's place: its id, or the path of the writer or reader that is given. None if that is no path: the
+    program may have made a mistake, and what it passed instead is not to be recorded."""
     found = kwargs.get("checkpoint_id")
     for storage in (kwargs.get("storage_writer"), kwargs.get("storage_reader"), *args[1:2]):
         if found is None and storage is not None:
             found = getattr(storage, "checkpoint_id", None) or getattr(storage, "path", None)
-    is_path = isinstance(found, (str, os.PathLike)) and "://" not in str(found)
-    return os.path.abspath(found) if is_path else found
+    if not isinstance(found, (str, os.PathLike)):
+        return None
+    return found if "://" in str(found) else os.path.abspath(found)
 
 
 def _begin(op, api):

@@ -33,7 +33,7 @@ def _begin(op):
         if current() is not None:
             return None
         _look()
-        operation = Operation(op, f"ckptbench.checkpoint.{op}", path_of({"checkpoint_id": args[0] if args else kwargs["path"]}))
+        operation = Operation(op, f"ckptbench.checkpoint.{op}", path_of({"checkpoint_id": args[0] if args else kwargs.get("path")}))
         operation.uses_group = False
         return operation, set_current(operation)
 

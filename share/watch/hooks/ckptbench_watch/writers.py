@@ -35,7 +35,9 @@ def _hook_plan(module):
     name = NAMES[module.__name__.partition(".")[0]]
 
     def before(args, kwargs):
-        writer = args[1] if len(args) > 1 else kwargs["storage_writer"]
+        writer = args[1] if len(args) > 1 else kwargs.get("storage_writer")
+        if writer is None:
+            return None  # a mistake of the program, which is about to fail
         operation = Operation("save", name, path_of({"storage_writer": writer}), "plan")
         operation.is_asynchronous = operation.is_split = True
         writer.ckptbench_operation = operation
@@ -146,8 +148,8 @@ def _hook_requests(module):
         return _of_buckets.get(id(arguments[1])) if len(arguments) > 1 else None
 
     def before_schedule(args, kwargs):
-        request = args[1] if len(args) > 1 else kwargs["async_req"]
-        operation = of(request)
+        request = args[1] if len(args) > 1 else kwargs.get("async_req")
+        operation = of(request) if request is not None else None
         if operation is None:
             return None
         operation.adopt()
@@ -198,7 +200,7 @@ def _hook_requests(module):
 
 def _hook_finalize(module):
     def before(args, kwargs):
-        writer = args[0] if args else kwargs["storage_writer"]
+        writer = args[0] if args else kwargs.get("storage_writer")
         operation = getattr(writer, "ckptbench_operation", None)
         if operation is None or operation.has_ended:
             return None
