@@ -246,6 +246,22 @@ def test_saves_by_our_own_package_are_seen_with_the_librarys_times(tmp_path):
 
 
 @pytest.mark.without_sanitizers
+def test_our_own_package_as_storage_of_pytorch_is_seen_with_the_librarys_times_and_bytes(tmp_path):
+    watched = alone(tmp_path, "storage:a", "storage:b:behind", "storage_load:a", words=["--advise"], **OWN)
+    moved = {op: watched.values(op, "bytes_moved") for op in ("save", "load")}
+    for iteration, name in enumerate("ab", 1):
+        written = sum(path.stat().st_size for path in (tmp_path / name).iterdir() if path.name != ".metadata")
+        assert 256 * 1024 * 4 < moved["save"][iteration][0] <= written
+    assert moved["load"][1][0] > 256 * 1024 * 4
+    for op in ("save", "load"):
+        watched.check_sums(op)
+        assert all(seconds > 0 for ranks in watched.values(op, "io_s").values() for seconds in ranks)
+    assert list(watched.values("save", "durable_s")) == [1, 2] and list(watched.values("save", "persist_s")) == [2]
+    assert "hook had failed" not in watched.report() and "cannot be seen" not in watched.report()
+    assert "ckptbench.checkpoint" not in watched.result.stderr  # it is used already
+
+
+@pytest.mark.without_sanitizers
 def test_an_asynchronous_save_of_our_own_package_ends_when_it_ends_whoever_asks(tmp_path):
     watched = alone(tmp_path, "own_unasked:a:b:c", words=["baseline=false"], **OWN)
     watched.check_sums("save")

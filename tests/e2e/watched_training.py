@@ -138,6 +138,25 @@ def own_unasked(*names):
         print(f"total {name} {RANK} {saved.times.total_s}\n", end="", flush=True)
 
 
+def storage(name, kind="wait"):
+    """By the package of this project as storage of torch.distributed.checkpoint."""
+    import ckptbench.checkpoint as checkpoint
+
+    writer = checkpoint.Writer(f"{FOLDER}/{name}")
+    if kind == "process":
+        dcp.async_save(state, storage_writer=writer, async_checkpointer_type=dcp.state_dict_saver.AsyncCheckpointerType.PROCESS).result()
+    elif kind == "behind":
+        dcp.async_save(state, storage_writer=writer).result()
+    else:
+        dcp.save(state, storage_writer=writer)
+
+
+def storage_load(name):
+    import ckptbench.checkpoint as checkpoint
+
+    dcp.load(state, storage_reader=checkpoint.Reader(f"{FOLDER}/{name}"))
+
+
 def own_load(name):
     import ckptbench.checkpoint as checkpoint
 

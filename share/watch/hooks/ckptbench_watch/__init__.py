@@ -10,7 +10,8 @@ from ckptbench_watch_finder import Finder
 
 from .recorder import SPLIT_WRITERS, watch
 
-_hooked = {"torch.distributed.checkpoint": "dcp", "safetensors.torch": "opaque", "ckptbench.checkpoint": "own", **dict.fromkeys(SPLIT_WRITERS, "writers")}
+_hooked = {"torch.distributed.checkpoint": "dcp", "safetensors.torch": "opaque", "ckptbench.checkpoint": "own",
+           "ckptbench._library": "own", **dict.fromkeys(SPLIT_WRITERS, "writers")}
 
 
 def _install(name):

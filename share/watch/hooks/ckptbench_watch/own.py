@@ -1,6 +1,8 @@
-"""Hooks for ckptbench.checkpoint. Its library saves and loads without Python, and reports its own times and bytes."""
+"""Hooks for ckptbench.checkpoint. Its library saves and loads without Python, and reports its own times and bytes: of
+save and load, and of Writer and Reader, which dcp.py sees as storage of a save or load by torch.distributed.checkpoint."""
 import atexit
 import os
+import threading
 
 from .dcp import path_of
 from .recorder import Operation, current, set_current, watch
@@ -10,15 +12,19 @@ STATES = {"plan": "plan_s", "io": "transfer_s", "wait": "wait_s"}
 _pending = {}  # id of a Save -> it, and its operation
 
 
-def _take(operation, times, at_ns):
-    """The library's times are part of the operation's; the rest, as describing the state, stays in other."""
+def _take(operation, times, at_ns=None):
+    """The library's times are part of the operation's; the rest, as describing the state, stays in its present state."""
     operation.advance(at_ns)
     for state, name in STATES.items():
-        operation.shift("other", state, int(times[name] * 1e9))
+        operation.shift(operation.stack[-1], state, int(times[name] * 1e9))
     operation.bytes_needed, operation.bytes_moved = times["bytes"], times["moved_bytes"]
     operation.is_synced = times["durable_s"] > 0
-    operation.requests = operation.files = None
+    _count_no_requests(operation)
     operation.own_ns = max(int((times["total_s"] - times["wait_s"]) * 1e9), 1)
+
+
+def _count_no_requests(operation):
+    operation.requests = operation.files = None  # the library does not tell them
 
 
 def _end(operation, times, failed, at_ns=None):
@@ -70,6 +76,24 @@ def _after_poll(save, error, has_ended):
     _end(operation, times, save._failure is not None, at_ns)
 
 
+def _hook_storage(handle, name, storage):
+    """What a Writer or Reader asks of the library."""
+
+    def before(args, kwargs):
+        operation = current()
+        if operation is None or not operation.uses_group or operation.owner != threading.get_ident():
+            return None
+        operation.api = f"ckptbench.checkpoint.{storage}"
+        _count_no_requests(operation)
+        return operation
+
+    def after(operation, error, result):
+        if error is None:
+            _take(operation, result[0] if name == "load" else result)
+
+    around(handle, name, before, after)
+
+
 def _look(seconds=0.0):
     """Ends the operations of saves that have ended; waits `seconds` for each, or if negative until its end."""
     for save, _ in list(_pending.values()):
@@ -81,6 +105,10 @@ def _after_close(token, error, result):
 
 
 def install(module):
+    if hasattr(module, "Handle"):  # the library, which Writer and Reader use without the rest, too
+        _hook_storage(module.Handle, "save", "Writer")
+        _hook_storage(module.Handle, "load", "Reader")
+        return
     around(module, "save", _begin("save"), _after_save)
     around(module, "load", _begin("load"), _after_load)
     around(module.Save, "_poll", lambda args, kwargs: args[0], _after_poll)
