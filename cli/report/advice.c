@@ -20,11 +20,20 @@ struct advice {
     char text[TEXT_BYTES], command[768];
 };
 
+/* Whose functions save or load. Their options are not the same. */
+enum caller {
+    CALLER_OTHER, /* several of them, or another one */
+    CALLER_DCP,   /* torch.distributed.checkpoint */
+    CALLER_PACKAGE,
+    CALLER_COUNT
+};
+
 /* The saves of a run. */
 struct saves {
     const struct run_info *info;
     double save_s, stall_s, persist_s;
     const double *share; /* of each state */
+    enum caller caller;
 };
 
 static char *duration(double seconds, char text[32])
@@ -50,8 +59,43 @@ static void advise(const struct saves *saves, double share, const char *what, st
     prove_by_watching(saves, advice);
 }
 
+/* "save, async_save" */
+static bool are_of(const char *calls, enum caller caller)
+{
+    static const char *const known[CALLER_COUNT][6] = {
+        [CALLER_DCP] = {"save", "save_state_dict", "async_save", "load", "load_state_dict"},
+        [CALLER_PACKAGE] = {"ckptbench.checkpoint.save", "ckptbench.checkpoint.load"}};
+    bool all = calls && *calls;
+    for (const char *at = calls; all && *at;) {
+        size_t len = strcspn(at, ",");
+        bool is_known = false;
+        for (const char *const *name = known[caller]; *name; name++)
+            is_known = is_known || (strlen(*name) == len && strncmp(at, *name, len) == 0);
+        all = is_known;
+        at += len + strspn(at + len, ", ");
+    }
+    return all;
+}
+
+static enum caller caller_of(const struct run_info *info, enum operation op)
+{
+    const char *calls = run_info_fact(info, op == OP_SAVE ? "watch.save_calls" : "watch.load_calls");
+    return are_of(calls, CALLER_DCP) ? CALLER_DCP : are_of(calls, CALLER_PACKAGE) ? CALLER_PACKAGE : CALLER_OTHER;
+}
+
+/* Whether all saves, or loads, are calls of torch.distributed.checkpoint with its own file system: of another storage
+ * the bytes are not seen. */
+static bool use_files_of_dcp(const struct run_info *info, enum operation op)
+{
+    const struct run_metric *whole = run_info_metric(info, op, op == OP_SAVE ? METRIC_SAVE_S : METRIC_LOAD_S),
+                            *seen = run_info_metric(info, op, METRIC_BYTES_MOVED);
+    return caller_of(info, op) == CALLER_DCP && whole && seen && seen->summary.n == whole->summary.n;
+}
+
 static void about_planning(const struct saves *saves, struct advice *advice)
 {
+    if (saves->caller != CALLER_DCP)
+        return;
     advise(saves, saves->share[STATE_PLAN] + saves->share[STATE_EXCHANGE],
            "is planning and sending plans: planner=DefaultSavePlanner(enable_plan_caching=True) plans once while the "
            "state keeps its names and shapes",
@@ -60,19 +104,24 @@ static void about_planning(const struct saves *saves, struct advice *advice)
 
 static void about_serializing(const struct saves *saves, struct advice *advice)
 {
+    if (!use_files_of_dcp(saves->info, OP_SAVE))
+        return;
     advise(saves, saves->share[STATE_SERIALIZE],
            "is turning tensors into bytes, one after the other: storage_writer=FileSystemWriter(path, thread_count=N) "
            "writes N files of a rank at once",
            advice);
 }
 
+/* Not if what the storage can do was measured. */
 static void about_writing(const struct saves *saves, struct advice *advice)
 {
     char rate[32];
     double share = saves->share[STATE_IO] + saves->share[STATE_FSYNC];
     double bytes_per_s = metric_median(saves->info, METRIC_SAVE_BYTES_PER_S);
+    if (isfinite(metric_median(saves->info, METRIC_SAVE_LIMIT_FRACTION)) || !isfinite(bytes_per_s))
+        return;
     advise(saves, share, "", advice);
-    if (!*advice->text || !isfinite(bytes_per_s))
+    if (!*advice->text)
         return;
     size_t used = strlen(advice->text);
     snprintf(advice->text + used, sizeof advice->text - used,
@@ -96,15 +145,19 @@ static void about_waiting(const struct saves *saves, struct advice *advice)
 
 static void about_standing_still(const struct saves *saves, struct advice *advice)
 {
+    static const char *const behind[CALLER_COUNT] = {
+        [CALLER_OTHER] = "a save behind it (as by dcp.async_save)",
+        [CALLER_DCP] = "dcp.async_save",
+        [CALLER_PACKAGE] = "async_checkpoint=True",
+    };
     char stall[32];
     if (isfinite(saves->persist_s) || !(saves->stall_s > 0))
         return;
     advice->seconds = saves->stall_s;
-    snprintf(
-        advice->text, sizeof advice->text,
-        "the training stands still for all of a save (%s): dcp.async_save keeps it only for a copy to host memory; "
-        "wait for its result before the next save and before destroy_process_group",
-        duration(saves->stall_s, stall));
+    snprintf(advice->text, sizeof advice->text,
+             "the training stands still for all of a save (%s): %s keeps it only for a copy to host memory; "
+             "wait for its result before the next save and before destroy_process_group",
+             duration(saves->stall_s, stall), behind[saves->caller]);
     prove_by_watching(saves, advice);
 }
 
@@ -113,7 +166,8 @@ static void about_steps(const struct saves *saves, struct advice *advice)
     double alone_s = metric_median(saves->info, METRIC_STEP_ALONE_S),
            behind_s = metric_median(saves->info, METRIC_STEP_BEHIND_S);
     char one[32], other[32];
-    if (!(behind_s > SLOWER_STEPS * alone_s) || !(alone_s > 0) || !(saves->persist_s > 0))
+    if (!use_files_of_dcp(saves->info, OP_SAVE) || !(behind_s > SLOWER_STEPS * alone_s) || !(alone_s > 0) ||
+        !(saves->persist_s > 0))
         return;
     advice->seconds = saves->persist_s * (1 - alone_s / behind_s);
     snprintf(advice->text, sizeof advice->text,
@@ -123,30 +177,13 @@ static void about_steps(const struct saves *saves, struct advice *advice)
     prove_by_watching(saves, advice);
 }
 
-/* Whether all these calls ("save, async_save") are those of torch.distributed.checkpoint that our package can replace. */
-static bool are_of_dcp(const char *calls)
-{
-    static const char *const known[] = {"save", "save_state_dict", "async_save", "load", "load_state_dict"};
-    bool all = calls && *calls;
-    for (const char *at = calls; all && *at;) {
-        size_t len = strcspn(at, ",");
-        bool is_known = false;
-        for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-            is_known = is_known || (strlen(known[i]) == len && strncmp(at, known[i], len) == 0);
-        all = is_known;
-        at += len + strspn(at + len, ", ");
-    }
-    return all;
-}
-
 /* Proposes ckptbench.checkpoint if the run's own figures carry it: the storage was measured in the same place and can do
  * more, and what the saves or loads spend beside it is what the package does not do. It plans without messages and moves
  * tensors as they are; its Writer and Reader leave the planning to PyTorch. */
 static void about_package(const struct saves *saves, enum operation op, struct advice *advice)
 {
     const struct run_info *info = saves->info;
-    const char *name = operation_name(op),
-               *calls = run_info_fact(info, op == OP_SAVE ? "watch.save_calls" : "watch.load_calls");
+    const char *name = operation_name(op);
     const double *shares = info->state_share[op];
     double whole_s = op == OP_SAVE ? saves->save_s : metric_median(info, METRIC_LOAD_S);
     double of_limit = metric_median(info, op == OP_SAVE ? METRIC_SAVE_LIMIT_FRACTION : METRIC_LOAD_LIMIT_FRACTION);
@@ -154,7 +191,7 @@ static void about_package(const struct saves *saves, enum operation op, struct a
     bool plans = planning >= WORTH_SHARE;
     char time[32], call[96];
     share = plans ? share : shares[STATE_SERIALIZE];
-    if (!are_of_dcp(calls) || !(share >= WORTH_SHARE) || !(of_limit < NEAR_LIMIT) || !(whole_s > 0))
+    if (!use_files_of_dcp(info, op) || !(share >= WORTH_SHARE) || !(of_limit < NEAR_LIMIT) || !(whole_s > 0))
         return;
     if (plans)
         snprintf(call, sizeof call, "checkpoint.%s(path, state%s)", name,
@@ -193,7 +230,8 @@ static size_t collect(const struct run_info *info, struct advice advice[ADVICE_M
                                 .save_s = metric_median(info, METRIC_SAVE_S),
                                 .stall_s = metric_median(info, METRIC_STALL_S),
                                 .persist_s = metric_median(info, METRIC_PERSIST_S),
-                                .share = info->state_share[OP_SAVE]};
+                                .share = info->state_share[OP_SAVE],
+                                .caller = caller_of(info, OP_SAVE)};
     struct advice all[RULES] = {0};
     size_t count = 0;
     for (size_t i = 0; i < RULES; i++)

@@ -187,7 +187,7 @@ def test_a_slow_call_of_one_rank_is_found_by_phase_and_rank(tmp_path, slow_calls
     steps = ["save:first"]
     for number, (call, rank) in enumerate(cases):
         steps += [f"delay:{call}:{rank}:{delay_ms[call]}", f"save:{number}", f"delay:{call}:{rank}:0"]
-    watched = Watched(tmp_path, "env", f"LD_PRELOAD={slow_calls}", *TORCHRUN, TRAINING, tmp_path, *steps)
+    watched = Watched(tmp_path, "env", f"LD_PRELOAD={slow_calls}", *TORCHRUN, TRAINING, tmp_path, *steps, words=["baseline=false"])
     watched.check_sums("save")
     for number, (call, rank) in enumerate(cases, 1):
         of_call = watched.values("save", "fsync_s" if call == "fsync" else "io_s")[number + 1]
@@ -287,6 +287,7 @@ def test_a_failed_save_is_no_figure_and_storage_without_hooks_is_named(tmp_path)
     assert "refused" in watched.result.stdout
     assert watched.shown["metrics"]["save_s"]["n"] == 2
     assert "1 of 3 saves failed" in watched.report()
+    assert "FileSystemWriter" not in ckptbench(tmp_path, "show", watched.run, "--advise").stdout  # that writer has no such option
 
 
 def test_a_hook_that_fails_turns_all_off_and_the_program_goes_on(tmp_path):
