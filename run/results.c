@@ -9,8 +9,9 @@
 #include <string.h>
 
 #define MIB_BYTES 1048576.0
-/* A smaller slowness is not explained: it would be printed as "+0.0 %". */
-#define DISTINCT_EXCESS 0.0005
+/* A smaller slowness is not explained: little would be gained, and it may be chance. */
+#define DISTINCT_EXCESS 0.02
+#define REASON_SHARE 0.5 /* of a rank's slowness; a state with less of it is not the reason */
 
 /* One sample with its rank; sorted by operation, iteration, rank. */
 struct entry {
@@ -346,10 +347,11 @@ static double excess_of(struct work *work, enum operation op, int rank)
 }
 
 /* How many seconds longer than the average rank `rank` was in a state, over the iterations in which it was the slowest;
- * returns the state with the largest excess. Waiting for others is not considered: a slow rank waits least. */
+ * returns the state with the largest excess, if that is enough of the rank's. Waiting for others is not considered: a
+ * slow rank waits least. */
 static enum rank_state state_behind(const struct work *work, enum operation op, int rank)
 {
-    double excess[STATE_COUNT] = {0};
+    double excess[STATE_COUNT] = {0}, own_excess = 0;
     enum rank_state most = STATE_COUNT;
     for (size_t i = 0; i < work->group_count; i++) {
         const struct group *group = &work->groups[i];
@@ -358,12 +360,14 @@ static enum rank_state state_behind(const struct work *work, enum operation op, 
         for (size_t k = group->first; k < group->end; k++) {
             double share = (work->entries[k].rank == (uint32_t)rank ? 1 : 0) - 1 / (double)(group->end - group->first);
             const double *values = work->entries[k].sample->values;
+            own_excess += share * values[METRIC_OWN_S];
             for (int state = 0; state < STATE_COUNT; state++)
                 excess[state] += share * state_seconds(values, (unsigned)state);
         }
     }
     for (int state = 0; state < STATE_COUNT; state++)
-        if (state != STATE_WAIT && excess[state] > 0 && (most == STATE_COUNT || excess[state] > excess[most]))
+        if (state != STATE_WAIT && excess[state] > 0 && excess[state] >= REASON_SHARE * own_excess &&
+            (most == STATE_COUNT || excess[state] > excess[most]))
             most = (enum rank_state)state;
     return most;
 }

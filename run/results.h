@@ -23,8 +23,8 @@ struct results {
     double slowest_rank_share[OP_COUNT];       /* share of iterations in which it was the slowest */
     double slowest_rank_excess
         [OP_COUNT]; /* own_s / mean of ranks - 1, median over the iterations in which it was the slowest */
-    /* The reason: the state in which it exceeded the ranks' average by most, over those iterations. STATE_COUNT if no
-     * state stands out. */
+    /* The reason: the state in which it exceeded the ranks' average by most, over those iterations. STATE_COUNT if that
+     * is less than half of its excess, or if its excess is below 2 %. */
     enum rank_state slowest_rank_state[OP_COUNT];
     uint32_t iterations_verified, iterations_to_verify;
     uint32_t suspected_cache, coldness_unknown; /* number of loads with that flag */

@@ -19,7 +19,7 @@ char *figure_short_text(enum metric_id metric, double value, char text[32]);
  * value. */
 double metric_median(const struct run_info *info, enum metric_id metric);
 
-/* "rank 3, +1.6 %: fsync"; without a reason if it is unknown; "-" if the rank is unknown. */
+/* "rank 3, +11.6 %: fsync"; without a reason if it is unknown; "-" if the rank is unknown. */
 char *metric_slowest(const struct run_info *info, enum operation op, char text[64]);
 
 /* The usual name of a state in an operation: "read", not "io". */

@@ -198,6 +198,34 @@ static void the_slowest_rank_is_slow_in_the_state_that_sets_it_apart(void **stat
     assert_int_equal(fixture->results.slowest_rank_state[OP_STEP], STATE_COUNT);
 }
 
+/* Saves of two ranks, the second of which worked `own_s` longer, `io_s` and `fsync_s` of that in these states. */
+static enum rank_state reason(struct fixture *fixture, double own_s, double io_s, double fsync_s)
+{
+    results_release(&fixture->results);
+    fixture->record.ranks[0].sample_count = fixture->record.ranks[1].sample_count = 0;
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        add(fixture, rank, OP_SAVE, 1, 0, 4);
+        struct sample *sample = &fixture->record.ranks[rank].samples[0];
+        sample->values[METRIC_OWN_S] = 4 + rank * own_s;
+        sample->values[METRIC_IO_S] = 3 + rank * io_s;
+        sample->values[METRIC_FSYNC_S] = 1 + rank * fsync_s;
+    }
+    assert_int_equal(results_compute(&fixture->record, &fixture->results, &fixture->err), 0);
+    assert_int_equal(fixture->results.slowest_rank[OP_SAVE], 1);
+    return fixture->results.slowest_rank_state[OP_SAVE];
+}
+
+static void a_state_is_the_reason_only_if_it_makes_at_least_half_of_a_difference_worth_a_word(void **state)
+{
+    struct fixture *fixture = *state;
+    assert_int_equal(reason(fixture, 1, 0.6, 0.4), STATE_IO);
+    assert_int_equal(reason(fixture, 1, 0.2, 0.55), STATE_FSYNC);
+    assert_int_equal(reason(fixture, 1, 0.4, 0.45), STATE_COUNT);
+    assert_int_equal(reason(fixture, 1, 1e-6, -1), STATE_COUNT);
+    assert_int_equal(reason(fixture, 0.05, 0.05, 0), STATE_COUNT); /* slower by 0.6 % */
+    assert_int_equal(reason(fixture, 0.2, 0.2, 0), STATE_IO);      /* by 2.4 % */
+}
+
 static void limit_is_the_raw_rate_of_the_same_run(void **state)
 {
     struct fixture *fixture = *state;
@@ -287,6 +315,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(nothing_is_measured_when_a_rank_left_no_page, set_up, tear_down),
         cmocka_unit_test_setup_teardown(shares_of_states_sum_to_1, set_up, tear_down),
         cmocka_unit_test_setup_teardown(slowest_rank_is_the_one_that_is_most_often, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(
+            a_state_is_the_reason_only_if_it_makes_at_least_half_of_a_difference_worth_a_word, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_slowest_rank_is_slow_in_the_state_that_sets_it_apart, set_up, tear_down),
         cmocka_unit_test_setup_teardown(limit_is_the_raw_rate_of_the_same_run, set_up, tear_down),
         cmocka_unit_test_setup_teardown(verified_iterations_and_marks_of_loads_are_counted, set_up, tear_down),
