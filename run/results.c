@@ -125,6 +125,7 @@ static double of_rank_0(const struct work *work, const struct group *group, enum
 static double iteration_value(const struct work *work, const struct group *group, enum metric_id metric)
 {
     double op_s = over_ranks(work, group, METRIC_OP_S, METRIC_OVER_MAX);
+    double needed = over_ranks(work, group, METRIC_BYTES_NEEDED, METRIC_OVER_SUM);
     double checkpoint_bytes = work->record->run_values[METRIC_CHECKPOINT_BYTES];
     switch (metric) {
     case METRIC_SAVE_S:
@@ -138,15 +139,14 @@ static double iteration_value(const struct work *work, const struct group *group
     case METRIC_SAVE_BYTES_PER_S:
     case METRIC_LOAD_BYTES_PER_S:
     case METRIC_VERIFY_BYTES_PER_S:
-        return over_ranks(work, group, METRIC_BYTES_NEEDED, METRIC_OVER_SUM) / op_s;
+        return needed > 0 ? needed / op_s : NAN; /* no bytes: none were seen, or there was nothing to move */
     case METRIC_SAVE_IMBALANCE:
     case METRIC_LOAD_IMBALANCE:
     case METRIC_VERIFY_IMBALANCE:
         return over_ranks(work, group, METRIC_OWN_S, METRIC_OVER_MAX) /
                over_ranks(work, group, METRIC_OWN_S, METRIC_OVER_MEAN);
     case METRIC_READ_AMPLIFICATION:
-        return over_ranks(work, group, METRIC_BYTES_MOVED, METRIC_OVER_SUM) /
-               over_ranks(work, group, METRIC_BYTES_NEEDED, METRIC_OVER_SUM);
+        return over_ranks(work, group, METRIC_BYTES_MOVED, METRIC_OVER_SUM) / needed;
     case METRIC_THROUGHPUT_MIBS:
         return checkpoint_bytes / MIB_BYTES / of_rank_0(work, group, METRIC_OP_S);
     case METRIC_RANK0_SAVE_BYTES_PER_S:

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -269,6 +270,15 @@ static void add_reason(struct status_page *page, const char *why)
     status_page_add_fact(page, FACT, text);
 }
 
+/* Whether a limit has something to be compared with. If not, a fact says so if there were saves. */
+static bool has_bytes(const struct watch_summary *summary, struct status_page *page)
+{
+    bool has = summary->bytes > 0 && summary->writers > 0;
+    if (!has && summary->saves > 0)
+        add_reason(page, isnan(summary->bytes) ? "what the last save wrote was not seen" : "nothing was saved");
+    return has;
+}
+
 /* Whether this machine's limit would be that of all who saved. */
 static int check_here(const struct watch_summary *summary, struct cb_err *err)
 {
@@ -292,8 +302,8 @@ void watch_limit_measure(struct attempt *attempt, const struct watch_summary *su
     struct status_page *page = attempt->pages.page[0];
     char text[600], each[32], folder[RUN_ID_BYTES + 32];
     struct cb_err err;
-    if (!(summary->bytes > 0) || summary->writers == 0)
-        return; /* nothing was saved in a way that is seen */
+    if (!has_bytes(summary, page))
+        return;
     int rc = watch_limit_check(summary, &err);
     if (!rc)
         rc = check_here(summary, &err);
@@ -333,7 +343,7 @@ void watch_limit_take(struct attempt *attempt, const struct watch_summary *summa
     double writes[LIMIT_ROUNDS], reads[LIMIT_ROUNDS];
     size_t write_count = limit->nodes ? rates_of(limit, limit->writes, writes) : 0;
     char text[600], all[32];
-    if (!(summary->bytes > 0) || summary->writers == 0)
+    if (!has_bytes(summary, page))
         return;
     if (*limit->why || write_count == 0) {
         add_reason(page, *summary->failure ? summary->failure

@@ -669,6 +669,7 @@ int watch_lines_read(struct attempt *attempt, const char *folder, struct watch_s
         leave_out_whole_files(&reading);
         number_iterations(&reading);
         attempt->ranks = reading.world;
+        summary->saves = reading.counted[OP_SAVE];
         summary->loads = reading.counted[OP_LOAD];
         summary->lacks_ranks = summary->processes < reading.world && reading.processes > 0;
         uint32_t samples = reading.counted[OP_SAVE] + reading.counted[OP_LOAD];

@@ -37,8 +37,9 @@ struct watch_summary {
     char unreadable[256];            /* the file of a task that cannot be read, and why; "" if all can */
     /* Checkpoints. */
     char place[512];            /* the folder of the last save; "" if there was none */
-    double bytes;               /* that all ranks wrote in the last save */
-    uint32_t writers, loads;    /* ranks with files in the last save; number of loads */
+    double bytes;               /* that all ranks wrote in the last save; NAN if a rank's were not seen */
+    uint32_t writers;           /* ranks with files in the last save */
+    uint32_t saves, loads;      /* how many there were, failed ones included */
     struct watch_share *shares; /* of each machine with lines; owned */
     size_t share_count;
     struct watch_limit limit;

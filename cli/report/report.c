@@ -346,7 +346,7 @@ int report_verification(const struct run_info *info, bool colour, struct buf *ou
         table_add_headings(&table, headings);
         table_add(&table, TABLE_BOLD, operation_name(OP_VERIFY));
         table_add(&table, TABLE_BOLD, units_format_duration(time->summary.median * 1e9, text));
-        table_addf(&table, TABLE_PLAIN, "%.2f", bytes_per_s / (double)GIB);
+        table_add_known(&table, TABLE_PLAIN, isfinite(bytes_per_s), "%.2f", bytes_per_s / (double)GIB);
         table_add(&table, TABLE_PLAIN, metric_slowest(info, OP_VERIFY, slowest));
         table_add(&table, TABLE_PLAIN, states.data);
         rc = table_finish(&table, colour, out, err);

@@ -287,6 +287,7 @@ def test_a_failed_save_is_no_figure_and_storage_without_hooks_is_named(tmp_path)
     assert "refused" in watched.result.stdout
     assert watched.shown["metrics"]["save_s"]["n"] == 2
     assert "1 of 3 saves failed" in watched.report()
+    assert watched.shown["watched"]["limit"] == "not measured: what the last save wrote was not seen"
     assert "FileSystemWriter" not in ckptbench(tmp_path, "show", watched.run, "--advise").stdout  # that writer has no such option
 
 

@@ -161,6 +161,18 @@ static void shares_of_states_sum_to_1(void **state)
     near(fixture->results.state_share[OP_LOAD][STATE_IO], 0);
 }
 
+static void there_is_no_rate_of_bytes_that_are_not_known(void **state)
+{
+    struct fixture *fixture = *state;
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        add(fixture, rank, OP_LOAD, 1, 0, 2);
+        fixture->record.ranks[rank].samples[0].values[METRIC_BYTES_NEEDED] = 0;
+    }
+    assert_int_equal(results_compute(&fixture->record, &fixture->results, &fixture->err), 0);
+    assert_null(results_find(&fixture->results, OP_LOAD, METRIC_LOAD_BYTES_PER_S));
+    assert_int_equal(find(fixture, OP_LOAD, METRIC_LOAD_S)->n, 1);
+}
+
 static void slowest_rank_is_the_one_that_is_most_often(void **state)
 {
     struct fixture *fixture = *state;
@@ -315,6 +327,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(nothing_is_measured_when_a_rank_left_no_page, set_up, tear_down),
         cmocka_unit_test_setup_teardown(shares_of_states_sum_to_1, set_up, tear_down),
         cmocka_unit_test_setup_teardown(slowest_rank_is_the_one_that_is_most_often, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(there_is_no_rate_of_bytes_that_are_not_known, set_up, tear_down),
         cmocka_unit_test_setup_teardown(
             a_state_is_the_reason_only_if_it_makes_at_least_half_of_a_difference_worth_a_word, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_slowest_rank_is_slow_in_the_state_that_sets_it_apart, set_up, tear_down),

@@ -349,6 +349,37 @@ static void a_limit_that_was_not_measured_has_a_reason(void **unused)
     }
 }
 
+static void saves_whose_bytes_were_not_seen_are_the_reason_for_no_limit(void **unused)
+{
+    (void)unused;
+    static const char
+        unseen[] = "{\"rank\": 0, \"world\": 1, \"op\": \"save\", \"path\": \"/a\", \"start_ns\": 1, \"op_s\": 1, "
+                   "\"bytes_needed\": 8, \"bytes_moved\": null, \"failed\": false}\n",
+        failed[] = "{\"rank\": 0, \"world\": 1, \"op\": \"save\", \"path\": \"/a\", \"start_ns\": 1, \"op_s\": 1, "
+                   "\"failed\": true}\n";
+    static const struct {
+        const char *lines, *fact;
+    } cases[] = {{unseen, "watch.limit=not measured: what the last save wrote was not seen"},
+                 {failed, "watch.limit=not measured: nothing was saved"},
+                 {"", NULL}};
+    for (size_t i = 0; i < 2 * (sizeof cases / sizeof *cases); i++) {
+        struct attempt attempt = {.run = "unit", .number = 1, .pages = {.lock_fd = -1}};
+        struct watch_summary summary;
+        struct cb_err err;
+        char lines[1024];
+        snprintf(lines, sizeof lines, "%s%s", PROCESS("0", "1"), cases[i / 2].lines);
+        write_lines("i-2.jsonl", lines);
+        assert_int_equal(watch_lines_read(&attempt, folder, &summary, &err), 0);
+        if (i % 2)
+            watch_limit_take(&attempt, &summary);
+        else
+            watch_limit_measure(&attempt, &summary, NULL);
+        assert_true(has_fact(&attempt, cases[i / 2].fact ? cases[i / 2].fact : "watch.limit=") == !!cases[i / 2].fact);
+        watch_summary_release(&summary);
+        end(&attempt);
+    }
+}
+
 static void no_limit_of_one_machine_stands_beside_what_others_saved(void **unused)
 {
     (void)unused;
@@ -396,6 +427,7 @@ int main(void)
         cmocka_unit_test(the_calls_of_saves_are_named_once),
         cmocka_unit_test(what_nodes_measured_together_is_added_up_and_the_slowest_counts),
         cmocka_unit_test(a_limit_that_was_not_measured_has_a_reason),
+        cmocka_unit_test(saves_whose_bytes_were_not_seen_are_the_reason_for_no_limit),
         cmocka_unit_test(no_limit_of_one_machine_stands_beside_what_others_saved),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
