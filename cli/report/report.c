@@ -40,6 +40,14 @@ static void describe_states(const struct run_info *info, enum operation op, stru
     }
 }
 
+/* The cell "min … max". One value has no range. */
+static void add_range(struct table *table, enum metric_id metric, const struct summary *values)
+{
+    char low[32], high[32];
+    table_add_known(table, TABLE_PLAIN, values->n > 1, "%s … %s", metric_format(metric, values->min, low),
+                    metric_format(metric, values->max, high));
+}
+
 static void add_operation(struct table *table, const struct run_info *info, enum operation op)
 {
     bool save = op == OP_SAVE;
@@ -59,14 +67,13 @@ static void add_operation(struct table *table, const struct run_info *info, enum
                                                                         : " (cold)";
     double bytes_per_s = metric_median(info, save ? METRIC_SAVE_BYTES_PER_S : METRIC_LOAD_BYTES_PER_S);
     double of_limit = metric_median(info, save ? METRIC_SAVE_LIMIT_FRACTION : METRIC_LOAD_LIMIT_FRACTION);
-    char text[32], low[32], high[32], slowest[64];
+    char text[32], slowest[64];
     struct buf states;
     buf_init(&states, 1024);
     describe_states(info, op, &states);
     table_addf(table, TABLE_BOLD, "%s%s", operation_name(op), how);
     table_add(table, TABLE_BOLD, units_format_duration(time->median * 1e9, text));
-    table_addf(table, TABLE_PLAIN, "%s … %s", units_format_duration(time->min * 1e9, low),
-               units_format_duration(time->max * 1e9, high));
+    add_range(table, metric, time);
     table_add_known(table, TABLE_BOLD, isfinite(bytes_per_s), "%.*f", bytes_per_s < 0.1 * (double)GIB ? 4 : 2,
                     bytes_per_s / (double)GIB);
     table_add_known(table, TABLE_PLAIN, isfinite(of_limit), "%.2f", of_limit);
@@ -290,11 +297,10 @@ static void metric_table_init(struct table *table)
 
 static void add_metric(struct table *table, const struct run_metric *found, const char *after_name)
 {
-    char text[32], low[32], high[32];
+    char text[32];
     table_addf(table, TABLE_BOLD, "%s%s", metric_row(found->metric)->name, after_name);
     table_add(table, TABLE_BOLD, metric_format(found->metric, found->summary.median, text));
-    table_addf(table, TABLE_PLAIN, "%s … %s", metric_format(found->metric, found->summary.min, low),
-               metric_format(found->metric, found->summary.max, high));
+    add_range(table, found->metric, &found->summary);
 }
 
 /* The metrics that have a row of their own, in the order of the catalogue. */

@@ -88,6 +88,21 @@ static void the_table_says_how_fast_who_was_slowest_and_where_the_time_went(void
     experiment_free(made.info.experiment);
 }
 
+static void one_value_has_no_range(void **unused)
+{
+    (void)unused;
+    struct made_run made;
+    struct buf out;
+    struct cb_err err = {0};
+    make_run(&made);
+    made.metrics[0].summary.n = 1;
+    buf_init(&out, 65536);
+    assert_int_equal(report_write_results(&made.info, false, &out, &err), 0);
+    expect_in(out.data, "save  0.80 s          -   2.03");
+    buf_release(&out);
+    experiment_free(made.info.experiment);
+}
+
 static void a_run_without_figures_proposes_no_comparison(void **unused)
 {
     (void)unused;
@@ -234,6 +249,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_table_says_how_fast_who_was_slowest_and_where_the_time_went),
+        cmocka_unit_test(one_value_has_no_range),
         cmocka_unit_test(a_run_without_figures_proposes_no_comparison),
         cmocka_unit_test(a_metric_of_several_operations_is_named_with_its_operation),
         cmocka_unit_test(the_baseline_reads_in_the_state_read),
