@@ -259,8 +259,10 @@ static void write_ending(const struct run_info *info, struct buf *out)
     buf_printf(out, "%-13s %s%s%s\n", *info->outcome ? info->outcome : info->state,
                info->message && *info->message ? info->message : "no reason is known",
                *info->outcome ? "" : " (not sealed: ", *info->outcome ? "" : "`ckptbench collect` says why)");
-    buf_printf(out, "stored        run %s in %s     logs: %s/attempts     every reason: ckptbench show %s --failures\n",
-               info->run, folder, folder, info->run);
+    buf_printf(out, "stored        run %s in %s     logs: %s/attempts", info->run, folder, folder);
+    if (!workload_kind_of(info->experiment)->watches) /* ranks of a command report no failures to us */
+        buf_printf(out, "     every reason: ckptbench show %s --failures", info->run);
+    buf_append_char(out, '\n');
 }
 
 /* Lines of facts that rank 0 reported; the last row is empty. */

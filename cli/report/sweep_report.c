@@ -10,6 +10,7 @@
 #include "cli/report/table.h"
 #include "core/alloc.h"
 #include "core/units.h"
+#include "run/workload_kind.h"
 
 #define COLUMNS_SHOWN 6
 #define CONFIDENCE 0.95
@@ -308,7 +309,8 @@ static void write_next(const struct sweep_report *self, struct buf *out)
     for (size_t i = 0; i < self->count; i++) {
         if (!*self->runs[i]->outcome || has_passed(self->runs[i]))
             continue;
-        buf_printf(out, "next: ckptbench show %s --failures\n", self->runs[i]->run);
+        buf_printf(out, "next: ckptbench show %s%s\n", self->runs[i]->run,
+                   workload_kind_of(self->runs[i]->experiment)->watches ? "" : " --failures");
         return;
     }
     for (size_t i = 0; i < self->axes.count && self->passed == self->count; i++)

@@ -180,7 +180,12 @@ static void a_failure_says_why_and_where_the_logs_are(void **unused)
     buf_init(&out, 65536);
     assert_int_equal(report_write_results(&made.info, false, &out, &err), 0);
     expect_in(out.data, "benchmark_failed rank 1: no space\n");
-    expect_in(out.data, "logs: /runs/20261121-abcd/attempts");
+    expect_in(out.data,
+              "logs: /runs/20261121-abcd/attempts     every reason: ckptbench show 20261121-abcd --failures\n");
+    buf_clear(&out);
+    assert_int_equal(experiment_set(made.info.experiment, "workload", "watch", "test", &err), 0);
+    assert_int_equal(report_write_results(&made.info, false, &out, &err), 0);
+    expect_in(out.data, "logs: /runs/20261121-abcd/attempts\n"); /* the ranks of a command report none to us */
     buf_release(&out);
     experiment_free(made.info.experiment);
 }
