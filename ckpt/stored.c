@@ -36,6 +36,8 @@ static int compare_fqn(const void *fqn, const void *tensor)
 
 const struct stored_tensor *stored_checkpoint_find(const struct stored_checkpoint *checkpoint, const char *fqn)
 {
+    if (checkpoint->tensor_count == 0) /* then there may be no array */
+        return NULL;
     return bsearch(fqn, checkpoint->tensors, checkpoint->tensor_count, sizeof *checkpoint->tensors, compare_fqn);
 }
 
@@ -171,7 +173,8 @@ int stored_checkpoint_settle(struct stored_checkpoint *self, const char *name, s
         chunks = malloc((self->chunk_count + 1) * sizeof *chunks);
         if (!chunks)
             return cb_fail(err, CB_ERR_MEMORY, "%s: no memory for %zu chunks", name, self->chunk_count);
-        qsort(self->tensors, self->tensor_count, sizeof *self->tensors, compare_tensors);
+        if (self->tensor_count > 0) /* else there may be no array */
+            qsort(self->tensors, self->tensor_count, sizeof *self->tensors, compare_tensors);
     }
     code = settle_all(self, name, chunks, err);
     if (chunks == self->chunks)

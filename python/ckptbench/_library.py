@@ -222,14 +222,21 @@ class State:
         self.struct.tensors, self.struct.tensor_count = row.buffer_info()[0], 1
 
 
+def _said(failure):
+    try:
+        return f"{type(failure).__name__}: {failure}"
+    except Exception:  # of its __str__
+        return type(failure).__name__
+
+
 def together(describe, call):
     """Passes the State that `describe` returns to a collective call. If describing it fails on this rank, the call is
     made with a state that the library refuses, so that it fails on every rank and none is left waiting."""
     try:
         state = describe()
-    except Exception as failure:
+    except BaseException as failure:
         refused = State((), {}, {})
-        refused.refuse(f"{type(failure).__name__}: {failure}")
+        refused.refuse(_said(failure))
         try:
             call(refused)
         except Error:
@@ -285,6 +292,13 @@ class Entry:
         self.bytes = entry.bytes
 
 
+def _path(path):
+    """As C has it: any bytes that a file system may have, and the whole of it."""
+    if "\0" in path:
+        raise ValueError(f"{path!r}: a path has no byte 0")
+    return os.fsencode(path)
+
+
 class Handle:
     """A ckptbench handle."""
 
@@ -302,18 +316,18 @@ class Handle:
 
     def save(self, path, state):
         result = _Result(ctypes.sizeof(_Result))
-        _call("save", self.pointer, path.encode(), ctypes.byref(state.struct), ctypes.byref(result))
+        _call("save", self.pointer, _path(path), ctypes.byref(state.struct), ctypes.byref(result))
         return _read_result(result)
 
     def save_async(self, path, state):
         save = ctypes.c_void_p()
-        _call("save_async", self.pointer, path.encode(), ctypes.byref(state.struct), ctypes.byref(save))
+        _call("save_async", self.pointer, _path(path), ctypes.byref(state.struct), ctypes.byref(save))
         return AsyncSave(save)
 
     def load(self, path, state):
         """(result, name -> bytes of the values)."""
         result = _Result(ctypes.sizeof(_Result))
-        _call("load", self.pointer, path.encode(), ctypes.byref(state.struct), ctypes.byref(result))
+        _call("load", self.pointer, _path(path), ctypes.byref(state.struct), ctypes.byref(result))
         values, address, length = {}, ctypes.c_void_p(), ctypes.c_uint64()
         for index, name in enumerate(state.names):
             _call("loaded_value", self.pointer, index, ctypes.byref(address), ctypes.byref(length))
@@ -323,7 +337,7 @@ class Handle:
     def inspect(self, path):
         """The Entries of a checkpoint, by name."""
         checkpoint, entries = ctypes.c_void_p(), {}
-        _call("inspect", self.pointer, path.encode(), ctypes.byref(checkpoint))
+        _call("inspect", self.pointer, _path(path), ctypes.byref(checkpoint))
         try:
             for index in range(_library.ckptbench_checkpoint_count(checkpoint)):
                 entry = _Entry(ctypes.sizeof(_Entry))

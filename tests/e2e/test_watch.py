@@ -217,6 +217,12 @@ def test_the_stall_of_an_asynchronous_save_is_the_callers_however_early_its_thre
     assert list(watched.values("save", "persist_s")) == [1]
 
 
+def test_a_program_that_closes_all_files_is_still_observed_and_its_own_files_are_left_alone(tmp_path):
+    watched = alone(tmp_path, "save:a", "close_files:own", "save:b", words=["baseline=false"])
+    assert sorted(watched.values("save", "op_s")) == [1, 2]
+    assert [(tmp_path / f"own-{number}").read_text() for number in range(8)] == [""] * 8
+
+
 OWN = {"PYTHONPATH": str(Path(__file__).parents[2] / "python"), "CKPTBENCH_LIBRARY": str(BUILD / "libckptbench.so")}
 
 

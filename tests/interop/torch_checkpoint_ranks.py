@@ -40,6 +40,14 @@ class Ranks:
         """The first text that a rank has, so that all ranks return from a case together."""
         return next(filter(None, sum(torch_states.gather(list(texts)), [])), None)
 
+    def must_raise(self, name, call):
+        """As must_fail, for an error of this type, or another one that names it."""
+        try:
+            call()
+        except Exception as error:
+            return None if type(error).__name__ == name or name in str(error) else f"fails with {type(error).__name__}: {error}"
+        return f"did not raise {name}"
+
     def must_fail(self, text, call):
         """What was wrong with how a call failed, on this rank; None if its error contains the text."""
         try:
@@ -362,6 +370,20 @@ def mismatches(ranks):
 def one_rank_cannot_describe(ranks):
     """A tensor that cannot be stored on one rank fails the save on all, at once and with its reason; the
     next save works."""
+    class Mute(Exception):
+        def __str__(self):
+            raise RuntimeError("it says nothing")
+
+    class Raises:
+        def state_dict(self):
+            raise Mute
+
+        def load_state_dict(self, state):
+            pass
+
+    mute = ranks.agreed(ranks.must_raise("Mute", lambda: check().save(ranks.path("mute"), {"bad": Raises() if ranks.rank == 0 else torch.ones(3)})))
+    if mute:
+        return mute
     bad = torch.ones(3).to_sparse() if ranks.rank == ranks.size - 1 else torch.ones(3)
     first = ranks.must_fail("layout torch.sparse_coo", lambda: check().save(ranks.path("sparse"), {"bad": bad}))
     second = ranks.must_fail("meta device", lambda: check().save(ranks.path("meta"), {"w": torch.ones(3, device="meta")}))
@@ -384,6 +406,7 @@ def values_that_differ(ranks):
 def what_is_no_state(ranks):
     for words, call in (("save(path, state): state is a dict", lambda: check().save(small(ranks), ranks.path("swapped"))),
                         ("load(path, state): state is a dict", lambda: check().load(small(ranks), ranks.path("swapped"))),
+                        ("a path has no byte 0", lambda: check().save(f"{ranks.path('swapped')}\0a", small(ranks))),
                         ("hook: a function that cannot be pickled", lambda: check().save(ranks.path("swapped"), {"hook": lambda: 0}))):
         failed = ranks.agreed(ranks.must_fail(words, call))
         if failed:

@@ -150,11 +150,17 @@ def start(folder):
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # where sshd puts what it trusts least
     port, = free_ports(1)
     write_files(folder, port)
-    subprocess.run([server, "-f", str(folder / "sshd_config"), "-E", str(folder / "sshd.log")], check=True, timeout=120)
+    log = folder / "sshd.log"
+    command = [server, "-f", str(folder / "sshd_config"), "-E", str(log)]
+    subprocess.run(command, check=True, timeout=120)
     deadline = time.monotonic() + 120
     while not answers(folder):
+        said = log.read_text() if log.exists() else ""
         if time.monotonic() > deadline:
-            raise RuntimeError(f"sshd does not let us in: see {folder}/sshd.log")
+            raise RuntimeError(f"sshd does not let us in: {said[-2000:]}")
+        if "Cannot bind any address" in said:  # another process had the port for a while: sshd finds that out after it has gone to the background
+            log.unlink()
+            subprocess.run(command, check=True, timeout=120)
         time.sleep(0.1)
     return {VARIABLE: str(folder)}
 

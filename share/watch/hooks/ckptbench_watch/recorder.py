@@ -204,13 +204,21 @@ def node_name():
     return f"{node}.{host}"
 
 
+def append_line(path, line):
+    """Opens the file for each line: a descriptor that is kept may be closed by the program, and its number be another file's."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    try:
+        os.write(fd, (json.dumps(line) + "\n").encode())
+    finally:
+        os.close(fd)
+
+
 class Watch:
     """What this process reports: a file of lines in the folder of the run."""
 
     def __init__(self):
         self.folder = os.environ.get("CKPTBENCH_WATCH", "")
         self.lock = threading.RLock()
-        self.fd = self.pid = None
         self.broken = None  # the first error of a hook: after it nothing is recorded any more
         rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
         self.place = (int(rank), int(world)) if rank.isdecimal() and world.isdecimal() else (0, 1)
@@ -238,10 +246,7 @@ class Watch:
         rank, world = self.rank()
         line = {"rank": rank, "world": world, "child": multiprocessing.parent_process() is not None, **line}
         with self.lock:
-            if self.pid != os.getpid():  # a forked process has a file of its own
-                self.fd = os.open(self.path_of(os.getpid()), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-                self.pid = os.getpid()
-            os.write(self.fd, (json.dumps(line) + "\n").encode())
+            append_line(self.path_of(os.getpid()), line)  # a forked process has a file of its own
 
     def warn(self, text):
         self.write({"op": "warning", "text": text})

@@ -14,7 +14,7 @@ import sys
 import threading
 
 from .dcp import TimedFile, TimedOs, path_of
-from .recorder import Operation, current, now_ns, set_current, watch
+from .recorder import Operation, append_line, current, now_ns, set_current, watch
 from .wrap import around, in_state
 
 ROOT = "CKPTBENCH_WATCH_ROOT"  # the process that trains, for the processes that write for it
@@ -92,12 +92,7 @@ def _hook_writer(module):
     def end_part(token, error, result):
         operation, outer = token
         set_current(outer)
-        line = operation.ended_part()
-        fd = os.open(_parts_path(), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-        try:
-            os.write(fd, (json.dumps(line) + "\n").encode())
-        finally:
-            os.close(fd)
+        append_line(_parts_path(), operation.ended_part())
 
     around(writer, "write_preloaded_data", begin_part, end_part)
 
