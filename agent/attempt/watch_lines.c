@@ -553,7 +553,7 @@ static void fill_samples(struct reading *self, const struct pages *pages)
         self->asynchronous += seen->is_asynchronous ? 1 : 0;
         if (seen->op == OP_SAVE && !failed)
             fill_checkpoint(self->summary, pages->page[0], seen, end - first);
-        if (seen->op == OP_SAVE) {
+        if (seen->op == OP_SAVE && *seen->path && (!failed || !*self->summary->place)) {
             const char *slash = seen->is_whole_file ? NULL : strrchr(seen->path, '/');
             int len = slash ? (int)(slash - seen->path) : (int)strlen(seen->path);
             snprintf(self->summary->place, sizeof self->summary->place, "%.*s", len, seen->path);
