@@ -247,7 +247,8 @@ def test_saves_by_our_own_package_are_seen_with_the_librarys_times(tmp_path):
 def with_own(tmp_path_factory):
     """Saves and loads of one process, by our own package and by PyTorch, and then calls that fail."""
     place = tmp_path_factory.mktemp("own")
-    return alone(place, "own_unasked:a:b:c", "early:d", "storage:e", "storage:f:behind", "storage_load:e", "own_mistaken:mistake", words=["--advise"], **OWN)
+    return alone(place, "own_unasked:a:b:c", "early:d", "storage:e", "storage:f:behind", "storage_load:e", "own_mistaken:mistake", "own_failing:g",
+                 words=["--advise"], **OWN)
 
 
 def of_own_saves(test):
@@ -273,9 +274,14 @@ def test_the_stall_of_an_asynchronous_save_is_the_callers_however_early_its_thre
 def test_a_mistake_of_the_program_is_its_own_and_what_it_passed_is_recorded_only_as_a_path(with_own):
     assert with_own.result.stdout.count("mistaken") == 5
     assert "hook had failed" not in with_own.report() and f"saved in      {with_own.place}\n" in with_own.report()
-    assert "4 of 10 saves failed" in with_own.report() and with_own.shown["metrics"]["save_s"]["n"] == 6
+    assert "5 of 11 saves failed" in with_own.report() and with_own.shown["metrics"]["save_s"]["n"] == 6
     for path in with_own.folder.rglob("*"):
         assert not path.is_file() or b"tensor(" not in path.read_bytes()
+
+
+@of_own_saves
+def test_the_failure_of_a_save_that_only_the_hooks_have_asked_about_is_told(with_own):
+    assert with_own.result.stderr.count("ckptbench: a save that was in progress when the process ended has failed: saving ") == 1
 
 
 @of_own_saves
