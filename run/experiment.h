@@ -33,6 +33,10 @@ int experiment_set(struct experiment *self, const char *key, const char *value, 
 int experiment_reset(struct experiment *self, enum option_id id, struct cb_err *err) CB_MUST_CHECK;
 bool experiment_was_set(const struct experiment *self, enum option_id id);
 
+/* Whether a key has an effect with workload=watch: the command decides what is saved, where and how; keys of the run as a
+ * whole remain. */
+bool experiment_watch_uses(enum option_id id);
+
 /* Checks keys against each other, as far as that requires neither model nor machine. */
 int experiment_validate(const struct experiment *self, struct cb_err *err) CB_MUST_CHECK;
 

@@ -8,11 +8,13 @@
 #include "core/nearest_word.h"
 #include "core/version.h"
 #include "run/cuda_plugin.h"
+#include "run/experiment.h"
 #include "run/options.h"
 
 #define MAX_VERBS 64
 #define HELP_WIDTH 100
-#define KEYS_ARE_GIVEN "key=value, --key value, or in FILE.yaml; a comma sweeps: io.depth=1,8,32"
+#define KEYS_ARE_GIVEN "key=value, --key value, or in FILE.yaml"
+#define KEYS_SWEEP "; a comma sweeps: io.depth=1,8,32"
 
 /* In the order of help: run, inspect, compare, about this program. */
 static const struct verb *const verbs[] = {
@@ -74,20 +76,32 @@ static void write_key(struct buf *out, enum option_id id)
     buf_printf(out, "  %-16s %-18s %s\n", row->name, *row->fallback ? row->fallback : "''", row->help);
 }
 
-static void write_all_keys(struct buf *out)
+/* A command is run once, and here: then these have no effect, or are given by the verb itself. */
+static bool takes_key(const struct verb *verb, enum option_id id)
 {
-    buf_printf(out, "\nkeys (%s)\n", KEYS_ARE_GIVEN);
-    for (size_t i = 0; i < OPTION_COUNT; i++)
-        write_key(out, (enum option_id)i);
-    buf_append_text(out, "  label.NAME       -                  a label of yours\n"
-                         "  zip              -                  keys that sweep together: zip=ranks,tp\n");
+    static const char *const others[] = {"workload", "command", "repeat", "slurm."};
+    bool takes = !verb->takes_command || experiment_watch_uses(id);
+    for (size_t i = 0; i < sizeof others / sizeof *others && verb->takes_command; i++)
+        takes = takes && strncmp(option_row(id)->name, others[i], strlen(others[i])) != 0;
+    return takes;
+}
+
+static void write_all_keys(struct buf *out, const struct verb *verb)
+{
+    buf_printf(out, "\nkeys (%s%s)\n", KEYS_ARE_GIVEN, verb->takes_command ? "" : KEYS_SWEEP);
+    for (enum option_id id = 0; id < OPTION_COUNT; id++)
+        if (takes_key(verb, id))
+            write_key(out, id);
+    buf_append_text(out, "  label.NAME       -                  a label of yours\n");
+    if (!verb->takes_command)
+        buf_append_text(out, "  zip              -                  keys that sweep together: zip=ranks,tp\n");
 }
 
 static void write_key_groups(struct buf *out, const char *verb)
 {
     enum option_id id;
     size_t shown = 0;
-    buf_printf(out, "\nkeys (%s)\n", KEYS_ARE_GIVEN);
+    buf_printf(out, "\nkeys (%s)\n", KEYS_ARE_GIVEN KEYS_SWEEP);
     for (size_t i = 0; i < sizeof key_groups / sizeof *key_groups; i++) {
         buf_printf(out, "%s\n", key_groups[i].title);
         for (const char *const *key = key_groups[i].keys; *key && option_find(*key, &id, NULL) == 0; key++, shown++)
@@ -138,8 +152,8 @@ static void write_verb_help(struct buf *out, const struct verb *verb, bool all_k
         write_flag(out, &verb->flags[i]);
     for (size_t i = 0; i < common_flag_count; i++)
         write_flag(out, &common_flags[i]);
-    if (verb->takes_experiment && all_keys)
-        write_all_keys(out);
+    if (verb->takes_experiment && (all_keys || verb->takes_command))
+        write_all_keys(out, verb);
     else if (verb->takes_experiment)
         write_key_groups(out, verb->name);
 }

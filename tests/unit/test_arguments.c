@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "cli/cli.h"
+#include "run/experiment.h"
 #include "run/options.h"
 
 static int parse(struct cli *cli, const char *const *words, struct cb_err *err)
@@ -162,6 +163,32 @@ static void help_shows_the_keys_that_matter_and_all_on_request(void **unused)
     assert_int_equal(count_keys_in_help(ARGV("help", "submit", "all")), OPTION_COUNT);
 }
 
+static void help_of_watch_shows_the_keys_that_it_takes(void **unused)
+{
+    (void)unused;
+    struct cli cli;
+    struct cb_err err = {0};
+    size_t shown = 0;
+    assert_int_equal(parse(&cli, ARGV("watch", "--help"), &err), 0);
+    cli_write_help(&cli);
+    for (enum option_id id = 0; id < OPTION_COUNT; id++) {
+        struct experiment *experiment;
+        char line[64];
+        snprintf(line, sizeof line, "\n  %-16s ", option_row(id)->name);
+        if (!strstr(cli.out.data, line))
+            continue;
+        shown++;
+        assert_int_equal(experiment_new(&experiment, &err), 0);
+        assert_int_equal(experiment_set(experiment, "workload", "watch", "test", &err), 0);
+        assert_int_equal(experiment_set(experiment, option_row(id)->name, option_row(id)->fallback, "test", &err), 0);
+        assert_int_equal(experiment_validate(experiment, &err), 0);
+        experiment_free(experiment);
+    }
+    assert_true(shown >= 5 && strstr(cli.out.data, "label.NAME") && !strstr(cli.out.data, "sweep"));
+    cli_release(&cli);
+    assert_int_equal(count_keys_in_help(ARGV("watch", "--help", "all")), shown);
+}
+
 static void every_verb_has_a_row_that_help_can_show(void **unused)
 {
     (void)unused;
@@ -189,6 +216,7 @@ int main(void)
         cmocka_unit_test(without_a_verb_the_verbs_are_printed),
         cmocka_unit_test(help_asks_for_no_more),
         cmocka_unit_test(help_shows_the_keys_that_matter_and_all_on_request),
+        cmocka_unit_test(help_of_watch_shows_the_keys_that_it_takes),
         cmocka_unit_test(every_verb_has_a_row_that_help_can_show),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
