@@ -36,10 +36,10 @@ struct watch_summary {
     bool was_late;                   /* a command was ended at timeout.run */
     char unreadable[256];            /* the file of a task that cannot be read, and why; "" if all can */
     /* Checkpoints. */
-    char place[512];            /* the folder of the last save that passed, or of the first that failed; "" if unknown */
-    double bytes;               /* that all ranks wrote in the last save; NAN if a rank's were not seen */
-    uint32_t writers;           /* ranks with files in the last save */
-    uint32_t saves, loads;      /* how many there were, failed ones included */
+    char place[512];       /* the folder of the last save that passed, or of the first that failed; "" if unknown */
+    double bytes;          /* that all ranks wrote in the last save; NAN if a rank's were not seen */
+    uint32_t writers;      /* ranks with files in the last save */
+    uint32_t saves, loads; /* how many there were, failed ones included */
     struct watch_share *shares; /* of each machine with lines; owned */
     size_t share_count;
     struct watch_limit limit;
