@@ -143,7 +143,7 @@ static void calls_that_the_package_cannot_replace_are_left_alone(void **unused)
     struct watched_run made;
     make_run(&made);
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
-        strcpy(made.calls, calls[i]);
+        snprintf(made.calls, sizeof made.calls, "%s", calls[i]);
         assert_false(is_proposed(&made));
     }
     end(&made);
@@ -168,7 +168,7 @@ static void a_save_that_the_training_waits_for_is_told_the_option_of_its_own_fun
     made.metrics[7].summary.median = 10;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char told[128];
-        strcpy(made.calls, cases[i].calls);
+        snprintf(made.calls, sizeof made.calls, "%s", cases[i].calls);
         snprintf(told, sizeof told, "all of a save (10.0 s): %s it only for a copy", cases[i].told);
         assert_true(says(&made, told));
     }
