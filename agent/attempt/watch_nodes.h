@@ -36,7 +36,7 @@ int watch_nodes_lock(const char *attempt);
  * commands may run for another minute. A failure is a line of the task. A request to end (foreground_requests) ends it. */
 void watch_nodes_take_part(struct watch_nodes *self);
 
-/* Leads tasks that take part, and measures nothing itself if it is none of them. */
+/* Leads the tasks that take part in the measurement. The caller measures only if it is one of them. */
 int watch_nodes_lead(struct watch_nodes *self, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -175,7 +175,7 @@ static void a_save_that_the_training_waits_for_is_told_the_option_of_its_own_fun
     end(&made);
 }
 
-/* What torch.distributed.checkpoint is told are options of its own functions and of its file system. */
+/* Only a program that calls torch.distributed.checkpoint is advised to set options of its functions or of its file system. */
 static void options_are_proposed_only_to_the_functions_that_have_them(void **unused)
 {
     (void)unused;
