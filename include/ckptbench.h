@@ -187,6 +187,15 @@ struct ckptbench_region {
     uint64_t stride[CKPTBENCH_DIMS];
     uint64_t device; /* 0: host memory; N + 1: the memory of CUDA device N */
     void *stream;    /* of that device: the cudaStream_t that writes the elements; NULL: the default stream */
+    uint64_t split[CKPTBENCH_DIMS]; /* by dimension: N + 1 if ranks divide it by split N of the state; 0: not known */
+};
+
+/* How ranks divide a dimension, which a program knows from its mesh and placements: into `pieces` (less than 2^32) steps of
+ * size / pieces elements, rounded up, as torch.chunk does; steps at the end may be shorter or have none. Rank r holds step
+ * index[r], and ranks with the same number hold the same. */
+struct ckptbench_split {
+    uint64_t pieces;
+    const uint64_t *index; /* of every rank of the handle */
 };
 
 /* A value that is not a tensor. In a save `bytes` are what the checkpoint stores; PyTorch expects the output of
@@ -206,7 +215,9 @@ struct ckptbench_value {
  * several ranks have under one name must be the same on all of them, byte for byte, unless allows_different_values.
  * The plan that follows from all this is kept, and used again by later saves while names, types, shapes, boxes and the
  * lengths of values stay the same on every rank (addresses and strides may change): then the ranks exchange a few
- * bytes instead of tables. */
+ * bytes instead of tables. So they do in a first save, and in a load with load.exchange, if the state itself tells what
+ * all ranks hold: each describes the same tensors, values and regions in the same order (where a rank's step of a split has
+ * no elements, a region without elements), and every region is the whole tensor along each dimension that has no split. */
 struct ckptbench_state {
     size_t struct_bytes; /* sizeof(struct ckptbench_state) */
     const struct ckptbench_tensor *tensors;
@@ -215,6 +226,8 @@ struct ckptbench_state {
     size_t region_count;
     const struct ckptbench_value *values;
     size_t value_count;
+    const struct ckptbench_split *splits;
+    size_t split_count;
 };
 
 /* ----- saving ----- */
@@ -231,6 +244,7 @@ struct ckptbench_result {
     uint64_t bytes;        /* of tensors, that this rank wrote or loaded */
     uint64_t moved_bytes;  /* to or from the store, by this rank */
     uint64_t plan_is_kept; /* 1 if the plan was that of an earlier save */
+    uint64_t told_bytes;   /* of the state's description, that other ranks told this one to plan with */
 };
 
 /* Saves the state as checkpoint `path`: a folder ("/lustre/run/step-100"), "s3://BUCKET/PREFIX", or another kind of

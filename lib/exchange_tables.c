@@ -31,13 +31,18 @@ static uint64_t hash_value(const struct ckptbench_value *value)
     return value->bytes ? hash_u64(value->bytes, value->length) : 0;
 }
 
+static uint64_t hash_request(const struct table_request *request)
+{
+    return hash_u64(request->op, strlen(request->op)) ^ (3 * hash_u64(request->path, strlen(request->path)));
+}
+
 /* The sum over all ranks is 0 if they make the same request, and have equal values under one name: the rank that writes a
  * value counts it positive for each other rank, these count it negative. */
 static uint64_t check_sum(const struct tables *self, const struct comm *comm, const struct ckptbench_state *state,
                           const struct table_request *request)
 {
     uint32_t rank = comm_rank(comm);
-    uint64_t call = hash_u64(request->op, strlen(request->op)) ^ (3 * hash_u64(request->path, strlen(request->path)));
+    uint64_t call = hash_request(request);
     uint64_t sum = rank == 0 ? call * (comm_size(comm) - 1) : -call;
     for (size_t i = 0; request->saves && !request->allows_different_values && i < state->value_count; i++) {
         const struct joined *joined = &self->joined;
@@ -46,6 +51,16 @@ static uint64_t check_sum(const struct tables *self, const struct comm *comm, co
             sum += (owns ? joined->holders[i] - 1 : UINT64_MAX) * hash_value(&state->values[i]);
     }
     return sum;
+}
+
+/* The sum over all ranks is 0 if they make the same request and have the same table and values. */
+static uint64_t table_sum(const struct buf *table, const struct comm *comm, const struct ckptbench_state *state,
+                          const struct table_request *request)
+{
+    uint64_t hash = hash_request(request) ^ (5 * hash_u64(table->data, table->len));
+    for (size_t i = 0; request->saves && !request->allows_different_values && i < state->value_count; i++)
+        hash = 7 * hash + hash_value(&state->values[i]);
+    return comm_rank(comm) == 0 ? hash * (comm_size(comm) - 1) : -hash;
 }
 
 /* --- exchanging --- */
@@ -76,6 +91,7 @@ struct exchange {
     uint64_t content_bytes;
     struct described_table *tables;
     size_t table_count;
+    uint64_t told_bytes; /* by other ranks */
 };
 
 static int write_content(struct exchange *self, const struct buf *table, struct cb_err *err)
@@ -230,21 +246,35 @@ static int gather(struct exchange *self, const struct description_factors *facto
     }
     if (!rc)
         rc = agree(self->comm, read_parcels(self, all, each, err), deadline_ns, err);
+    if (!rc) {
+        uint32_t rank = comm_rank(self->comm);
+        uint64_t own = self->others[rank].owner == rank ? self->content.len : 0;
+        self->told_bytes = each * (comm_size(self->comm) - 1) + self->content_bytes - own;
+    }
     free(all);
     buf_release(&mine);
     return rc ? rc : share_contents(self, err);
 }
 
-/* This rank's state is enough: the others stay without a table, each its own owner, for nothing is known of them. */
-static int take_own(struct exchange *self, const struct description_factors *factors, struct cb_err *err)
+/* Where a rank's knowledge of the others comes from. */
+enum source {
+    FROM_OTHERS,   /* they tell */
+    FROM_NOBODY,   /* this rank's own state is enough */
+    FROM_OWN_TABLE /* all have the same */
+};
+
+/* Takes this rank's table alone. If it is not that of all, the others stay without one, each its own owner, for nothing is
+ * known of them. */
+static int take_own(struct exchange *self, bool is_of_all, const struct description_factors *factors,
+                    struct cb_err *err)
 {
-    uint32_t rank = comm_rank(self->comm);
-    for (uint32_t i = 0; i < comm_size(self->comm); i++)
-        self->others[i].owner = i;
-    self->others[rank] =
+    uint32_t rank = comm_rank(self->comm), count = comm_size(self->comm), owner = is_of_all ? 0 : rank;
+    for (uint32_t i = 0; i < count; i++)
+        self->others[i].owner = is_of_all ? 0 : i;
+    self->others[owner] =
         (struct other){.parcel = {.values = self->state->value_count, .content_bytes = self->content.len},
-                       .owner = rank,
-                       .holders = 1};
+                       .owner = owner,
+                       .holders = is_of_all ? count : 1};
     self->ranks[rank].factors = *factors;
     self->table_count = 1;
     self->contents = malloc(self->content.len + 1);
@@ -268,7 +298,7 @@ static int read_tables(struct exchange *self, struct cb_err *err)
         uint64_t hashes = 8 * owner->parcel.values;
         const struct buf text = {.data = (char *)content + hashes, .len = owner->parcel.content_bytes - hashes};
         if (self->others[i].owner == i) {
-            rc = description_read(&text, content, owner->parcel.values, i, owner->holders, table, err);
+            rc = description_read(&text, content, owner->parcel.values, i, owner->holders, count, table, err);
             if (!rc && !self->request->saves && i != mine)
                 table->entry_count = table->tensor_count; /* a rank loads its own values only */
         }
@@ -299,9 +329,9 @@ static void release_exchange(struct exchange *self)
     buf_release(&self->content);
 }
 
-/* Makes the layout anew. `table` has this rank's description; `alone`: it is enough. */
+/* Makes the layout anew. `table` has this rank's description. */
 static int exchange(struct tables *self, struct comm *comm, const struct ckptbench_state *state,
-                    const struct table_request *request, bool alone, const struct buf *table,
+                    const struct table_request *request, enum source source, const struct buf *table,
                     const struct description_factors *factors, struct cb_err *err)
 {
     struct exchange exchange = {.comm = comm, .state = state, .request = request};
@@ -311,15 +341,17 @@ static int exchange(struct tables *self, struct comm *comm, const struct ckptben
     exchange.ranks = calloc(comm_size(comm), sizeof *exchange.ranks);
     int rc = exchange.others && exchange.ranks ? write_content(&exchange, table, err)
                                                : alloc_fail(err, "for the tables of %u ranks", comm_size(comm));
-    if (!alone)
+    bool asks = source == FROM_OTHERS;
+    if (asks)
         rc = agree(comm, rc, request->deadline_ns, err);
     assert(rc || (exchange.others && exchange.ranks));
     if (!rc)
-        rc = alone ? take_own(&exchange, factors, err) : gather(&exchange, factors, err);
+        rc = asks ? gather(&exchange, factors, err) : take_own(&exchange, source == FROM_OWN_TABLE, factors, err);
     if (!rc)
         rc = agree(comm, join(&exchange, &joined, err), request->deadline_ns, err);
-    else if (alone)
+    else if (!asks)
         rc = agree(comm, rc, request->deadline_ns, err);
+    self->told_bytes = exchange.told_bytes;
     release_exchange(&exchange);
     if (rc) { /* maybe of another rank */
         joined_release(&joined);
@@ -339,13 +371,17 @@ int tables_exchange(struct tables *self, struct comm *comm, const struct ckptben
     struct buf *table = &self->described;
     uint64_t number = 0;
     buf_clear(table);
-    int rc = code ? code : description_write(state, table, &factors, err);
+    int rc = code ? code : description_write(state, comm_size(comm), table, &factors, err);
     size_t table_bytes = table->len;
     buf_append(table, factors.factor, factors.count * sizeof *factors.factor); /* for the comparison */
     bool same = !rc && self->joined.layout && table->len == self->own.len &&
                 memcmp(table->data, self->own.data, table->len) == 0;
+    bool tells = !rc && factors.count == 0 && !same && !request->alone;
+    self->told_bytes = 0;
     if (same || request->alone)
         number = rc ? 0 : check_sum(self, comm, state, request);
+    else if (tells)
+        number = table_sum(table, comm, state, request);
     else
         random_bytes(&number, sizeof number); /* so that the sum is not 0 */
     uint64_t ready_ns = clock_monotonic_ns();
@@ -355,7 +391,8 @@ int tables_exchange(struct tables *self, struct comm *comm, const struct ckptben
     if (!rc && !*kept) {
         buf_clear(&self->own);
         const struct buf described = {.data = table->data, .len = table_bytes};
-        rc = exchange(self, comm, state, request, request->alone && agreement.sum == 0, &described, &factors, err);
+        enum source source = agreement.sum != 0 ? FROM_OTHERS : tells ? FROM_OWN_TABLE : FROM_NOBODY;
+        rc = exchange(self, comm, state, request, source, &described, &factors, err);
         if (!rc)
             rc = buf_check(table, "the table of this rank's state", err);
     }

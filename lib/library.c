@@ -59,6 +59,7 @@ struct ckptbench {
 /* From a call to the start of the engine's clock: all of it, and what of it was waiting for other ranks. Seconds. */
 struct before {
     double all_s, waited_s;
+    uint64_t told_bytes;
 };
 
 struct ckptbench_async {
@@ -126,6 +127,7 @@ static void fill_result(struct ckptbench_result *result, const struct sample *sa
         .bytes = (uint64_t)known(values[METRIC_BYTES_NEEDED]),
         .moved_bytes = (uint64_t)known(values[METRIC_BYTES_MOVED]),
         .plan_is_kept = plan_is_kept && values[METRIC_PLAN_CACHE_HIT] > 0,
+        .told_bytes = before->told_bytes,
     };
 }
 
@@ -420,7 +422,7 @@ static int save(ckptbench *self, const char *path, const struct ckptbench_state 
     if (!rc)
         rc = check_result(result, err);
     if (!rc)
-        rc = description_check(state, true, err);
+        rc = description_check(state, comm_rank(self->comm), comm_size(self->comm), true, err);
     rc = tables_exchange(&self->saved, self->comm, state, &request, rc, &kept, err);
     if (!rc)
         rc = find_place(self, path, true, async != NULL, &place, &name, err);
@@ -432,7 +434,7 @@ static int save(ckptbench *self, const char *path, const struct ckptbench_state 
     clear_sample(sample, OP_SAVE, options.iteration);
     options.layout_number = self->saved.number;
     rc = prepare_state(self, state, err);
-    struct before before = {.waited_s = (double)self->saved.waited_ns / 1e9};
+    struct before before = {.waited_s = (double)self->saved.waited_ns / 1e9, .told_bytes = self->saved.told_bytes};
     rc = agree_timed(self, rc, options.deadline_ns, &before, err);
     before.all_s = seconds_since(start_ns);
     if (!rc && async) {
@@ -546,7 +548,7 @@ static int load(ckptbench *self, const char *path, const struct ckptbench_state 
     if (!rc)
         rc = check_result(result, err);
     if (!rc)
-        rc = description_check(state, false, err);
+        rc = description_check(state, comm_rank(self->comm), comm_size(self->comm), false, err);
     if (!rc)
         rc = make_room_for_values(self, state, err);
     rc = tables_exchange(&tables, self->comm, state, &request, rc, &unused, err);
@@ -559,7 +561,7 @@ static int load(ckptbench *self, const char *path, const struct ckptbench_state 
     rc = gpu_open_for(&self->gpu, state, err);
     if (!rc)
         rc = packing_prepare(&packing, state, &tables.joined, &self->gpu, err);
-    struct before before = {.waited_s = (double)tables.waited_ns / 1e9};
+    struct before before = {.waited_s = (double)tables.waited_ns / 1e9, .told_bytes = tables.told_bytes};
     rc = agree_timed(self, rc, options.deadline_ns, &before, err);
     if (rc)
         goto out;

@@ -4,13 +4,15 @@ A box is (offsets, sizes, local offsets): a rectangle of the whole tensor, and w
 placements give one box. Strided shards whose rows are apart give several, and a rank without rows has none."""
 import functools
 import itertools
+import math
+import weakref
 
 try:
     from torch.distributed.tensor import DTensor, placement_types
 except ImportError:  # PyTorch 2.4
     from torch.distributed._tensor import DTensor, placement_types
 
-__all__ = ["DTensor", "boxes"]
+__all__ = ["DTensor", "Split", "boxes", "placed"]
 Replicate, Shard = placement_types.Replicate, placement_types.Shard
 _StridedShard = getattr(placement_types, "_StridedShard", ())  # an older PyTorch has no such shards
 
@@ -60,3 +62,63 @@ def boxes(shape, mesh_shape, coordinate, placements):
             raise ValueError(f"a tensor placed as {placement} is not reduced yet and cannot be saved or loaded")
     runs = [_join(rows) for rows in ranges]
     return tuple(tuple(zip(*box)) if box else ((), (), ()) for box in itertools.product(*runs))
+
+
+class Split:
+    """How all ranks of a mesh divide a dimension: in `pieces` steps as torch.chunk does; `index` says which each rank holds."""
+
+    __slots__ = ("pieces", "index")
+
+    def __init__(self, pieces, index):
+        self.pieces, self.index = pieces, index
+
+    def start(self, size, rank):
+        return min(self.index[rank] * -(-size // self.pieces), size)
+
+
+class _Mesh:
+    """What is needed of a DeviceMesh, which this does not keep alive."""
+
+    def __init__(self, mesh):
+        self.shape, self.ranks = tuple(mesh.shape), tuple(mesh.mesh.flatten().tolist())
+
+
+_meshes = weakref.WeakKeyDictionary()
+
+
+@functools.lru_cache(maxsize=4096)
+def _split_of(mesh, placements, dim, dims):
+    """The Split of a dimension; None if the part of some rank is not one step."""
+    shares = [isinstance(placement, (Shard, _StridedShard)) and placement.dim % dims == dim for placement in placements]
+    pieces = math.prod(size for size, share in zip(mesh.shape, shares) if share)
+    steps = tuple(pieces if number == dim else 1 for number in range(dims))
+    own = tuple(placement if share else Replicate() for placement, share in zip(placements, shares))
+    index = {}
+    for rank, coordinate in zip(mesh.ranks, itertools.product(*map(range, mesh.shape))):
+        held = boxes(steps, mesh.shape, coordinate, own)
+        if len(held) != 1 or held[0][1][dim] != 1:
+            return None
+        index[rank] = held[0][0][dim]
+    return Split(pieces, index)
+
+
+@functools.lru_cache(maxsize=65536)
+def _placed(mesh, coordinate, placements, shape):
+    held, dims = boxes(shape, mesh.shape, coordinate, placements), len(shape)
+    shards = [placement.dim % dims for placement in placements if not isinstance(placement, Replicate)]
+    splits = [None] * dims
+    for dim in set(shards):
+        splits[dim] = split = _split_of(mesh, placements, dim, dims)
+        # Steps of steps are steps only if nothing is left over.
+        if split is None or (shards.count(dim) > 1 and shape[dim] % split.pieces):
+            return held, None
+    return held, tuple(splits)
+
+
+def placed(mesh, placements, shape):
+    """(boxes, splits) of this rank's part of a tensor; splits: for each dimension the Split that tells what all ranks of the
+    mesh hold, or None where each has it whole; None for all if splits cannot tell. ValueError as boxes()."""
+    known = _meshes.get(mesh)
+    if known is None:
+        known = _meshes[mesh] = _Mesh(mesh)
+    return _placed(known, tuple(mesh.get_coordinate()), tuple(placements), tuple(shape))

@@ -37,13 +37,14 @@ class _OpenOptions(ctypes.Structure):
 class _State(ctypes.Structure):
     _fields_ = [("struct_bytes", ctypes.c_size_t), ("tensors", ctypes.c_void_p), ("tensor_count", ctypes.c_size_t),
                 ("regions", ctypes.c_void_p), ("region_count", ctypes.c_size_t),
-                ("values", ctypes.c_void_p), ("value_count", ctypes.c_size_t)]
+                ("values", ctypes.c_void_p), ("value_count", ctypes.c_size_t),
+                ("splits", ctypes.c_void_p), ("split_count", ctypes.c_size_t)]
 
 
 class _Result(ctypes.Structure):
     _fields_ = [("struct_bytes", ctypes.c_size_t)] + \
         [(name, ctypes.c_double) for name in ("total_s", "stall_s", "plan_s", "transfer_s", "wait_s", "durable_s")] + \
-        [(name, ctypes.c_uint64) for name in ("bytes", "moved_bytes", "plan_is_kept")]
+        [(name, ctypes.c_uint64) for name in ("bytes", "moved_bytes", "plan_is_kept", "told_bytes")]
 
 
 class _Entry(ctypes.Structure):
@@ -181,6 +182,37 @@ def _box_row(offsets, sizes, strides):
     return struct.pack(f"={3 * DIMS}Q", *offsets, *empty, *sizes, *empty, *strides, *empty)
 
 
+class _Splits:
+    """The ckptbench_splits of a state: those of its regions' that tell what all `ranks` hold, in the order of their use."""
+
+    def __init__(self, ranks):
+        self.ranks, self.numbers, self.indexes, self.rows = ranks, {None: 0}, [], []
+
+    def row(self, splits):
+        """The part of a ckptbench_region that refers to them."""
+        return _split_row(tuple(map(self._number, splits))) if splits else _NO_SPLITS
+
+    def _number(self, split):
+        number = self.numbers.get(split)
+        if number is None:
+            number = 0
+            if self.ranks and all(rank in split.index for rank in self.ranks):
+                index = array.array("Q", map(split.index.get, self.ranks))
+                self.indexes.append(index)
+                self.rows.append(struct.pack("=2Q", split.pieces, index.buffer_info()[0]))
+                number = len(self.rows)
+            self.numbers[split] = number
+        return number
+
+
+@functools.lru_cache(maxsize=4096)
+def _split_row(numbers):
+    return struct.pack(f"={DIMS}Q", *numbers, *(0,) * (DIMS - len(numbers)))
+
+
+_NO_SPLITS = _split_row(())
+
+
 def _table(parts):
     table = array.array("Q")
     table.frombytes(b"".join(parts))
@@ -188,10 +220,12 @@ def _table(parts):
 
 
 class State:
-    """A ckptbench_state. `tensors` are _state.Tensor; `values` name -> bytes, or None in a load; `paths` name -> path."""
+    """A ckptbench_state. `tensors` are _state.Tensor; `values` name -> bytes, or None in a load; `paths` name -> path; `ranks`:
+    those of the handle, by their numbers in the mesh of DTensors; without them ranks tell each other what they hold."""
 
-    def __init__(self, tensors, values, paths):
+    def __init__(self, tensors, values, paths, ranks=()):
         rows, regions, value_rows, held, count, pair = [], [], [], [], 0, struct.Struct("=2Q").pack
+        splits = _Splits(ranks)
         for index, tensor in enumerate(tensors):
             name = tensor.name
             row, texts = _tensor_row(name, paths.get(name) or (name,), tensor.dtype, tensor.shape)
@@ -200,7 +234,7 @@ class State:
             for region in tensor.regions:
                 memory = region.memory
                 regions += (pair(index, memory.data_ptr()), _box_row(region.offsets, memory.shape, memory.stride()),
-                            pair(region.device, region.stream))
+                            pair(region.device, region.stream), splits.row(region.splits))
                 held.append(memory)
                 count += 1
         for name, stored in values.items():
@@ -208,11 +242,11 @@ class State:
             texts, *addresses = _texts(name, paths.get(name) or (name,))
             held += (content, texts)
             value_rows.append(struct.pack("=4Q", *addresses, ctypes.cast(content, ctypes.c_void_p).value or 0, len(stored or b"")))
-        tables = [_table(parts) for parts in (rows, regions, value_rows)]
+        tables = [_table(parts) for parts in (rows, regions, value_rows, splits.rows)]
         self.names = list(values)
-        self.kept = (held, tables, values)
+        self.kept = (held, tables, values, splits)
         self.struct = _State(ctypes.sizeof(_State), tables[0].buffer_info()[0], len(rows), tables[1].buffer_info()[0], count,
-                             tables[2].buffer_info()[0], len(values))
+                             tables[2].buffer_info()[0], len(values), tables[3].buffer_info()[0], len(splits.rows))
 
     def refuse(self, reason):
         """Makes it a state with one tensor of no type, which is called by the reason."""

@@ -9,17 +9,17 @@ from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint._sharded_tensor_utils import _flatten_sharded_tensors
 
 from . import _library
-from ._boxes import DTensor, boxes
+from ._boxes import DTensor, placed
 
 
 class Region:
-    """A box of a tensor, and the tensor in memory that has its elements. device, stream: for the library, which counts
-    CUDA devices from 1; 0 is the host."""
+    """A box of a tensor, and the tensor in memory that has its elements. splits: what other ranks hold, as _boxes.placed has
+    it. device, stream: for the library, which counts CUDA devices from 1; 0 is the host."""
 
-    __slots__ = ("offsets", "memory", "device", "stream")
+    __slots__ = ("offsets", "memory", "splits", "device", "stream")
 
-    def __init__(self, offsets, memory, device=0, stream=0):
-        self.offsets, self.memory, self.device, self.stream = offsets, memory, device, stream
+    def __init__(self, offsets, memory, splits=None, device=0, stream=0):
+        self.offsets, self.memory, self.splits, self.device, self.stream = offsets, memory, splits, device, stream
 
 
 class Tensor:
@@ -47,18 +47,18 @@ class Pieces:
 
 
 def _dtensor_regions(name, tensor):
-    mesh, local = tensor.device_mesh, tensor._local_tensor
-    coordinate = mesh.get_coordinate()
-    if coordinate is None:
+    mesh, local, shape = tensor.device_mesh, tensor._local_tensor, tuple(tensor.shape)
+    if mesh.get_coordinate() is None or tensor.numel() == 0:
         return []
-    if tensor.numel() == 0:  # without elements, but the checkpoint has its name
-        return [Region((0,) * tensor.dim(), local)]
     try:
-        held = boxes(tuple(tensor.shape), tuple(mesh.shape), tuple(coordinate), tuple(tensor.placements))
+        held, splits = placed(mesh, tensor.placements, shape)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
     if len(held) == 1 and tuple(local.shape) == held[0][1]:
-        return [Region(held[0][0], local)]
+        return [Region(held[0][0], local, splits)]
+    if not held and splits and local.dim() == len(shape):  # no elements, and the splits tell so
+        rank = mesh.get_rank()
+        return [Region(tuple(split.start(size, rank) if split else 0 for split, size in zip(splits, shape)), local, splits)]
     regions = []
     for offsets, sizes, starts in held:
         part = local
@@ -134,13 +134,14 @@ def reachable(tensors, is_load=False):
         if memory.device.type == "cpu":
             return source
         if _is_for_library(memory):
-            return Region(source.offsets, memory, memory.device.index + 1, torch.cuda.current_stream(memory.device).cuda_stream)
+            return Region(source.offsets, memory, source.splits, memory.device.index + 1,
+                          torch.cuda.current_stream(memory.device).cuda_stream)
         is_cuda = memory.device.type == "cuda"
         room = torch.empty(memory.shape, dtype=memory.dtype, pin_memory=is_cuda)
         if not is_load:
             room.copy_(memory.detach(), non_blocking=is_cuda)
             devices.add(memory.device)
-        return Region(source.offsets, room)
+        return Region(source.offsets, room, source.splits)
     found = [Tensor(tensor.name, tensor.dtype, tensor.shape, [region(source) for source in tensor.regions]) for tensor in tensors]
     _settle(devices)
     return found

@@ -91,7 +91,7 @@ def handle(process_group=None, words=(), alone=False):
         _process = os.getpid()
         multiprocessing.util.Finalize(None, _close_at_exit, exitpriority=100)
     opened = _open(group, name, words) if group else _library.Handle(words=words)
-    opened.group = name
+    opened.group, opened.ranks = name, tuple(dist.get_process_group_ranks(group)) if group else ()
     _handles[name, words] = group, opened
     return opened
 

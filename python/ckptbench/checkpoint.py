@@ -25,7 +25,8 @@ __all__ = ["Error", "Pieces", "Reader", "Save", "Writer", "close", "load", "save
 class Save:
     """A save, which may still be in progress. `times` has its seconds and bytes once it has ended:
 
-    total_s, stall_s (the caller waited), plan_s, transfer_s, wait_s (for other ranks), durable_s, bytes, moved_bytes."""
+    total_s, stall_s (the caller waited), plan_s, transfer_s, wait_s (for other ranks), durable_s, bytes, moved_bytes;
+    plan_is_kept: an earlier save's plan was used; told_bytes: what other ranks told of their state so that it could be planned."""
 
     def __init__(self, path, result=None, pending=None, stall_s=0.0):
         self.path, self._result, self._pending = path, result, pending
@@ -200,7 +201,7 @@ def save(path, state, async_checkpoint=False, *, process_group=None, flatten_opt
         flat, paths = _state.flatten(_plain(state, lambda key: flatten_optimizer))
         tensors, values = _state.split(flat)
         values = {name: _state.to_bytes(name, value) for name, value in values.items()}
-        return _library.State(_state.reachable(tensors), values, paths)
+        return _library.State(_state.reachable(tensors), values, paths, handle.ranks)
 
     def start(described):
         if not async_checkpoint:
@@ -268,7 +269,7 @@ def load(path, state, broadcast_checkpoint=False, *, process_group=None, strict=
             del flat[name]
         target.tensors, values = _state.split(flat)
         target.loaded = _state.reachable(target.tensors, is_load=True)
-        return _library.State(target.loaded, dict.fromkeys(values), target.paths)
+        return _library.State(target.loaded, dict.fromkeys(values), target.paths, handle.ranks)
     result, values = _library.together(describe, lambda described: _fill(handle, path, described, strict))
     _state.from_host(target.tensors, target.loaded)
     for name, stored in values.items():

@@ -135,6 +135,22 @@ for step, (saver, loader) in enumerate((("ours", "ours"), ("ours", "stock"), ("s
     CASES[f"{saver}_{loader}"] = layouts_of(saver, loader, step)
 
 
+@case
+def a_first_save_is_planned_without_tables_of_others_where_the_mesh_tells(ranks):
+    def told(layout, names):
+        whole = torch_states.state(ranks.meshes, layout)
+        state = {layout: {name: whole["model"][name] for name in whole["model"] if names in name}, "rest": whole["optimizer"]}
+        times = check().save(ranks.path("told", layout, names), state).times
+        loaded = check().load(ranks.path("told", layout, names), torch_states.blanked(state), broadcast_checkpoint=True)
+        return times.told_bytes + loaded.told_bytes if not times.plan_is_kept else -1
+    wrong = [layout for layout in LAYOUTS if layout not in ("strided", "runs") and told(layout, "layers") != 0]
+    if "strided" in LAYOUTS and told("strided", "even") != 0:  # its rows are a multiple of the ranks
+        wrong.append("strided")
+    if "runs" in LAYOUTS and told("runs", "layers") <= 0:  # each rank has rows that are apart
+        wrong.append("runs")
+    return f"told although the mesh tells, or the other way round: {wrong}" if wrong else None
+
+
 # Modules and optimizers
 
 def train(model, optimizer, steps=2):

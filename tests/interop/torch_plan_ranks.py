@@ -46,6 +46,8 @@ def described(state):
             items.add((tensor.name, tensor.shape))
             continue
         for region in tensor.regions:
+            if region.memory.numel() == 0:
+                continue
             items.add((tensor.name, str(tensor.dtype), tensor.shape, region.offsets, tuple(region.memory.shape)))
     return items, paths
 

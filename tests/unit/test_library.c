@@ -307,6 +307,29 @@ static void spoil_number(struct grid_state *grid, uint32_t rank)
         grid->described.tensors[0].dtype = -1;
 }
 
+/* A split of the bias by halves, which every rank says it has whole. */
+static void spoil_split(struct grid_state *grid, uint32_t rank)
+{
+    static const uint64_t index[MOST_RANKS] = {0, 1, 0, 1, 0, 1, 0, 1};
+    static const struct ckptbench_split split = {.pieces = 2, .index = index};
+    grid->described.state.splits = &split;
+    grid->described.state.split_count = 1;
+    grid->described.regions[1].split[0] = rank == 1;
+}
+
+static void spoil_piece(struct grid_state *grid, uint32_t rank)
+{
+    static const uint64_t index[MOST_RANKS] = {0, 1, 2};
+    static const struct ckptbench_split split = {.pieces = 2, .index = index};
+    grid->described.state.splits = &split;
+    grid->described.state.split_count = rank == 1;
+}
+
+static void spoil_split_number(struct grid_state *grid, uint32_t rank)
+{
+    grid->described.regions[1].split[0] = rank == 1 ? 5 : 0;
+}
+
 static void spoil_twice(struct grid_state *grid, uint32_t rank)
 {
     if (rank == 1)
@@ -351,6 +374,9 @@ static void contradictions_are_named_and_nothing_is_saved(void **state)
         {.spoil = spoil_region, .word = "bias: a region reaches beyond its shape in dimension 0"},
         {.spoil = spoil_number, .word = "matrix: there is no type -1"},
         {.spoil = spoil_twice, .word = "bias: rank 1 has two entries"},
+        {.spoil = spoil_split, .word = "bias: in dimension 0 a region is not this rank's piece of the split"},
+        {.spoil = spoil_piece, .word = "split 0 gives rank 2 piece 2, and there are 2"},
+        {.spoil = spoil_split_number, .word = "bias: a region has split 4, and there are 0"},
     };
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
         clear();

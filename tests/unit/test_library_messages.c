@@ -134,40 +134,101 @@ struct shared_state {
     float rows[SHARED_TENSORS][4];
 };
 
+/* How the ranks hold them: `rows` of each tensor, and with or without a split that says so. */
+struct sharing {
+    uint64_t rows;
+    bool has_split;
+    uint64_t told_bytes[MOST_RANKS]; /* of the save's result */
+};
+
 static void save_shared(ckptbench *handle, uint32_t rank, uint32_t ranks, void *context)
 {
+    struct sharing *sharing = context;
     struct shared_state *shared = calloc(1, sizeof *shared);
+    uint64_t index[MOST_RANKS];
+    const struct ckptbench_split split = {.pieces = ranks, .index = index};
     const struct ckptbench_state state = {.struct_bytes = sizeof state,
                                           .tensors = shared->tensors,
                                           .tensor_count = SHARED_TENSORS,
                                           .regions = shared->regions,
-                                          .region_count = SHARED_TENSORS};
+                                          .region_count = SHARED_TENSORS,
+                                          .splits = &split,
+                                          .split_count = sharing->has_split};
+    struct ckptbench_result result = {.struct_bytes = sizeof result};
     struct ckptbench_error error;
     char where[160];
-    (void)context;
+    uint64_t step = (sharing->rows + ranks - 1) / ranks,
+             first = rank * step < sharing->rows ? rank * step : sharing->rows,
+             rows = sharing->rows - first < step ? sharing->rows - first : step;
+    for (uint32_t i = 0; i < ranks; i++)
+        index[i] = i;
     for (uint64_t i = 0; i < SHARED_TENSORS; i++) {
         snprintf(shared->names[i], sizeof shared->names[i], "%0*llu", NAME_BYTES, (unsigned long long)i);
         shared->tensors[i] = (struct ckptbench_tensor){
-            .fqn = shared->names[i], .dtype = ckptbench_dtype("float32"), .dims = 2, .shape = {(uint64_t)ranks * 2, 2}};
-        shared->regions[i] = (struct ckptbench_region){
-            .tensor = i, .address = shared->rows[i], .offset = {(uint64_t)rank * 2}, .size = {2, 2}, .stride = {2, 1}};
+            .fqn = shared->names[i], .dtype = ckptbench_dtype("float32"), .dims = 2, .shape = {sharing->rows, 2}};
+        shared->regions[i] = (struct ckptbench_region){.tensor = i,
+                                                       .address = shared->rows[i],
+                                                       .offset = {first},
+                                                       .size = {rows, 2},
+                                                       .stride = {2, 1},
+                                                       .split = {sharing->has_split}};
+        for (uint64_t row = 0; row < rows; row++)
+            shared->rows[i][2 * row] = shared->rows[i][2 * row + 1] = (float)(i + first + row);
     }
     snprintf(where, sizeof where, "%s/shared", folder);
-    int code = ckptbench_save(handle, where, &state, NULL, &error);
+    int code = ckptbench_save(handle, where, &state, &result, &error);
     if (code)
         print_error("rank %u: %s\n", rank, error.text);
     assert_int_equal(code, 0);
+    sharing->told_bytes[rank] = result.told_bytes;
     free(shared);
+}
+
+/* Each rank loads all of the tensors. */
+static void load_shared(ckptbench *handle, uint32_t rank, uint32_t ranks, void *context)
+{
+    const struct sharing *sharing = context;
+    float *rows = calloc(2 * sharing->rows, sizeof *rows);
+    char name[NAME_BYTES + 1], where[160];
+    (void)rank, (void)ranks;
+    snprintf(name, sizeof name, "%0*d", NAME_BYTES, 7);
+    const struct ckptbench_tensor tensor = {
+        .fqn = name, .dtype = ckptbench_dtype("float32"), .dims = 2, .shape = {sharing->rows, 2}};
+    const struct ckptbench_region region = {.address = rows, .size = {sharing->rows, 2}, .stride = {2, 1}};
+    const struct ckptbench_state state = {
+        .struct_bytes = sizeof state, .tensors = &tensor, .tensor_count = 1, .regions = &region, .region_count = 1};
+    snprintf(where, sizeof where, "%s/shared", folder);
+    assert_int_equal(ckptbench_load(handle, where, &state, NULL, NULL), 0);
+    for (uint64_t row = 0; row < sharing->rows; row++)
+        assert_true(rows[2 * row] == (float)(7 + row) && rows[2 * row + 1] == (float)(7 + row));
+    free(rows);
 }
 
 static void names_that_ranks_share_reach_each_rank_once(void **unused)
 {
     (void)unused;
     for (uint32_t ranks = 2; ranks <= 8; ranks *= 2) {
+        struct sharing sharing = {.rows = 2 * (uint64_t)ranks};
         clear();
-        run_ranks_over(open_post(ranks), ranks, NULL, save_shared, NULL);
+        run_ranks_over(open_post(ranks), ranks, NULL, save_shared, &sharing);
         uint64_t names = (uint64_t)(ranks - 1) * SHARED_TENSORS * NAME_BYTES;
         assert_true(post.sent_by_rank_0 >= names && post.sent_by_rank_0 < 2 * names);
+        assert_true(sharing.told_bytes[1] >= SHARED_TENSORS * NAME_BYTES);
+    }
+}
+
+/* 7 rows over 4 ranks are 2, 2, 2 and 1; 3 rows over 4 ranks 1, 1, 1 and none. */
+static void a_first_save_whose_splits_tell_who_holds_what_exchanges_no_names(void **unused)
+{
+    (void)unused;
+    for (uint64_t rows = 3; rows <= 8; rows++) {
+        struct sharing sharing = {.rows = rows, .has_split = true};
+        clear();
+        run_ranks_over(open_post(4), 4, NULL, save_shared, &sharing);
+        assert_true(post.sent_by_rank_0 < 3 * SHARED_TENSORS * NAME_BYTES / 4);
+        for (uint32_t i = 0; i < 4; i++)
+            assert_int_equal(sharing.told_bytes[i], 0);
+        run_ranks_over(open_post(2), 2, NULL, load_shared, &sharing);
     }
 }
 
@@ -239,6 +300,7 @@ int main(void)
         cmocka_unit_test(states_are_saved_and_loaded),
         cmocka_unit_test(asynchronous_saves_use_the_functions_from_a_thread),
         cmocka_unit_test(names_that_ranks_share_reach_each_rank_once),
+        cmocka_unit_test(a_first_save_whose_splits_tell_who_holds_what_exchanges_no_names),
         cmocka_unit_test(a_function_that_fails_fails_the_save_and_others_time_out),
         cmocka_unit_test(a_rank_whose_messages_are_lost_is_waited_for_until_the_timeout),
         cmocka_unit_test(incomplete_functions_and_old_options_are_told_apart),

@@ -91,9 +91,9 @@ static int read_regions(const struct buf *table, size_t cut, struct description_
     struct described_table described;
     struct described_part parts[1];
     size_t count = 0;
-    assert_int_equal(description_read(&text, "", 0, 0, 1, &described, NULL), 0);
+    assert_int_equal(description_read(&text, "", 0, 0, 1, RANKS, &described, NULL), 0);
     factors.count -= fewer;
-    int rc = description_parts(&described, &factors, 7, parts, &count, NULL);
+    int rc = description_parts(&described, &factors, 1, parts, &count, NULL);
     assert_int_equal(count, rc == 0);
     description_release(&described);
     return rc;
@@ -108,7 +108,7 @@ static void tables_whose_regions_are_damaged_are_refused(void **unused)
     describe(&part);
     part.region.offset[0] = part.region.size[0] = 1; /* needs a factor */
     buf_init(&table, 1000);
-    assert_int_equal(description_write(&part.state, &table, &factors, NULL), 0);
+    assert_int_equal(description_write(&part.state, RANKS, &table, &factors, NULL), 0);
     assert_int_equal(read_regions(&table, 0, factors, 0), 0);
     assert_int_equal(read_regions(&table, 8, factors, 0), CB_ERR_FORMAT);
     assert_int_equal(read_regions(&table, 0, factors, 1), CB_ERR_FORMAT);
@@ -117,11 +117,62 @@ static void tables_whose_regions_are_damaged_are_refused(void **unused)
     buf_release(&table);
 }
 
+/* Rows of a tensor, over ranks of which the last two hold the same piece: its bytes in a table, with one number changed. */
+static int read_split(uint64_t at, uint64_t number, struct described_part *part)
+{
+    static const uint64_t index[RANKS] = {0, 1, 1};
+    const struct ckptbench_split split = {.pieces = 2, .index = index};
+    struct description_factors factors = {0};
+    struct described_table described;
+    struct part state;
+    struct buf table;
+    size_t count = 0;
+    describe(&state);
+    state.region.size[0] = 2; /* rank 0's */
+    state.region.split[0] = 1;
+    state.state.splits = &split;
+    state.state.split_count = 1;
+    buf_init(&table, 1000);
+    assert_int_equal(description_write(&state.state, RANKS, &table, &factors, NULL), 0);
+    assert_int_equal(factors.count, 0);
+    memcpy(table.data + at * sizeof number, &number, sizeof number);
+    int rc = description_read(&table, "", 0, 0, RANKS, RANKS, &described, NULL);
+    if (!rc) {
+        rc = description_parts(&described, &factors, 2, part, &count, NULL);
+        description_release(&described);
+    }
+    buf_release(&table);
+    return rc;
+}
+
+static void a_table_with_a_split_has_what_each_rank_holds(void **unused)
+{
+    struct described_part part = {0};
+    (void)unused;
+    assert_int_equal(read_split(0, 1, &part), 0); /* one tensor, as there is */
+    assert_int_equal(part.box.offset[0], 2);
+    assert_int_equal(part.box.size[0], 1); /* of 3 rows in steps of 2 */
+    assert_int_equal(part.box.size[1], 4);
+}
+
+static void tables_whose_splits_are_damaged_are_refused(void **unused)
+{
+    struct described_part part;
+    (void)unused;
+    assert_int_equal(read_split(3, 0, &part), CB_ERR_FORMAT);                 /* no splits: their bytes are no tensor */
+    assert_int_equal(read_split(3, UINT64_MAX / 16, &part), CB_ERR_FORMAT);   /* more splits than bytes */
+    assert_int_equal(read_split(4, 0, &part), CB_ERR_FORMAT);                 /* no pieces */
+    assert_int_equal(read_split(4, UINT64_C(1) << 33, &part), CB_ERR_FORMAT); /* too many */
+    assert_int_equal(read_split(7, 2, &part), CB_ERR_FORMAT);                 /* a piece that is not there */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rank_that_loads_alone_knows_of_its_own_part_only),
         cmocka_unit_test(tables_whose_regions_are_damaged_are_refused),
+        cmocka_unit_test(a_table_with_a_split_has_what_each_rank_holds),
+        cmocka_unit_test(tables_whose_splits_are_damaged_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
