@@ -23,6 +23,7 @@
 #define FILE_MAX_BYTES (UINT64_C(1) << 30)
 #define MOUNTS_MAX_BYTES (1u << 20)
 #define RANKS_MOST (1 << 20)
+#define RANKS_FOR_ONE 16 /* ranks that are kept for each one that has reported anything; more would cost too much */
 #define WARNINGS_MOST 20
 #define MOST 1e18 /* bytes or seconds; more was not measured */
 #define SECONDS_MOST 1e9
@@ -41,11 +42,18 @@ struct seen {
     struct sample sample;
 };
 
+/* What a rank has reported. */
+struct told {
+    bool anything, process;
+    uint32_t page; /* number of its status page */
+};
+
 struct reading {
     struct seen *seen;
     size_t count;
     uint32_t world, malformed, processes;
-    bool *has_process;            /* of each rank that may be: whether a process of it has reported */
+    uint32_t page_count;          /* ranks with a status page */
+    struct told *told;            /* of each rank that may be */
     uint32_t ranks_with_process;  /* how many of them have */
     uint32_t at_work, unfinished; /* in the file that is read: processes, less their ends; files with any left */
     uint64_t first_ns, last_ns;   /* wall clock: of all lines */
@@ -72,7 +80,7 @@ static void release(struct reading *self)
     for (size_t i = 0; i < self->count; i++)
         free(self->seen[i].path);
     free(self->seen);
-    free(self->has_process);
+    free(self->told);
     alloc_free_texts(self->warnings, self->warning_count);
 }
 
@@ -210,8 +218,8 @@ static void add_process(struct reading *self, uint32_t rank)
 {
     self->processes++;
     self->at_work++;
-    self->ranks_with_process += self->has_process[rank] ? 0 : 1;
-    self->has_process[rank] = true;
+    self->ranks_with_process += self->told[rank].process ? 0 : 1;
+    self->told[rank].process = true;
 }
 
 static int read_line(struct reading *self, const struct json_value *line, struct cb_err *err)
@@ -228,6 +236,7 @@ static int read_line(struct reading *self, const struct json_value *line, struct
     }
     bool has_text = json_as_text(json_get(line, "text"), &text);
     self->world = world > self->world ? world : self->world;
+    self->told[rank].anything = true;
     if (json_as_u64(json_get(line, "start_ns"), &at_ns) && at_ns > 0) {
         double seconds = number_of(line, "op_s");
         uint64_t end_ns = at_ns + (uint64_t)(seconds < SECONDS_MOST ? seconds * NS_PER_S : 0);
@@ -473,6 +482,21 @@ static void number_iterations(struct reading *self)
 
 /* ---- pages ---- */
 
+/* Gives ranks their pages: all ranks, unless these are many more than have reported. Then the program's other nodes do
+ * not see the folder, or a line is wrong; only ranks that have reported get a page, in their order. */
+static void number_pages(struct reading *self)
+{
+    uint32_t reported = 0;
+    for (uint32_t rank = 0; rank < self->world; rank++)
+        reported += self->told[rank].anything ? 1 : 0;
+    bool has_all = reported == 0 || self->world / reported <= RANKS_FOR_ONE;
+    for (uint32_t rank = 0; rank < self->world; rank++)
+        if (has_all || self->told[rank].anything)
+            self->told[rank].page = self->page_count++;
+    for (size_t i = 0; i < self->count; i++)
+        self->seen[i].rank = self->told[self->seen[i].rank].page;
+}
+
 static void publish(struct status_page *page, const struct seen *seen, const struct sample *values)
 {
     struct sample *sample = status_page_begin_sample(page);
@@ -640,6 +664,10 @@ static void describe(const struct reading *self, struct status_page *page)
              self->world, self->summary->processes, self->summary->processes == 1 ? "" : "es");
     if (self->summary->lacks_ranks)
         add_numbered(page, "watch.unseen", ++unseen, text);
+    snprintf(text, sizeof text, "any of %u ranks but %u, which are numbered from 0 here, in their order",
+             self->world, self->page_count);
+    if (self->page_count < self->world)
+        add_numbered(page, "watch.unseen", ++unseen, text);
     if (self->was_stopped)
         add_numbered(page, "watch.unseen", ++unseen,
                      "the rest of the lines: a request to end arrived while they were read");
@@ -661,20 +689,21 @@ int watch_lines_read(struct attempt *attempt, const char *folder, struct watch_s
 {
     struct reading reading = {.world = 1, .requests = foreground_requests(), .summary = summary};
     *summary = (struct watch_summary){0};
-    reading.has_process = calloc(RANKS_MOST, sizeof *reading.has_process);
-    int rc = reading.has_process ? read_folder(&reading, folder, err) : alloc_fail(err, "for ranks");
+    reading.told = calloc(RANKS_MOST, sizeof *reading.told);
+    int rc = reading.told ? read_folder(&reading, folder, err) : alloc_fail(err, "for ranks");
     if (!rc)
         rc = leave_out_claims(&reading, err);
     if (!rc) {
         leave_out_whole_files(&reading);
+        number_pages(&reading);
         number_iterations(&reading);
-        attempt->ranks = reading.world;
+        attempt->ranks = reading.page_count;
         summary->saves = reading.counted[OP_SAVE];
         summary->loads = reading.counted[OP_LOAD];
         summary->lacks_ranks = summary->processes < reading.world && reading.processes > 0;
         uint32_t samples = reading.counted[OP_SAVE] + reading.counted[OP_LOAD];
         /* in memory of our own: no rank maps them, and /dev/shm may be small */
-        rc = pages_create_head(&attempt->pages, "", -1, 1, reading.world, samples ? samples : 1, err);
+        rc = pages_create_head(&attempt->pages, "", -1, 1, reading.page_count, samples ? samples : 1, err);
     }
     if (!rc)
         fill_pages(&reading, &attempt->pages);

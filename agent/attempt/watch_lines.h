@@ -55,7 +55,8 @@ struct watch_summary {
  * Iterations are numbered from 1.
  *
  * Saves of the same path by several ranks are one iteration. Files saved in one piece are iterations only if the
- * command saved and loaded nothing else. Malformed lines, as that of a process that was killed, are counted, and files
+ * command saved and loaded nothing else. If there are more than 16 ranks for each one that has reported, only those that
+ * have get a page, in their order. Malformed lines, as that of a process that was killed, are counted, and files
  * that cannot be read are named. If a
  * process says that it is a rank which another process is at the same time, what it reported is left out. A request to
  * end (foreground_requests) ends the reading; what was read until then counts. An attempt without a time of start

@@ -97,6 +97,27 @@ static void a_rank_without_a_part_has_a_sample_without_time(void **unused)
     end(&attempt);
 }
 
+static void ranks_that_report_nothing_cost_nothing(void **unused)
+{
+    (void)unused;
+    write_lines("a", PROCESS("0", "2") SAVE("0", "/a", "1", "1") SAVE("1", "/a", "2", "2"));
+    write_lines("b", "{\"rank\": 1048575, \"world\": 1048576, \"op\": \"save\", \"path\": \"/a\", \"start_ns\": 3, "
+                     "\"op_s\": 3}\n");
+    struct attempt attempt = read_lines();
+    assert_int_equal(attempt.ranks, 3);
+    assert_int_equal(attempt.pages.count, 3);
+    for (uint32_t rank = 0; rank < 3; rank++) /* of the same rank as before, and the foreign one is the last */
+        assert_true(sample_of(&attempt, rank, 0)->values[METRIC_OP_S] == rank + 1);
+    assert_true(has_fact(&attempt, "any of 1048576 ranks but 3, which are numbered from 0 here"));
+    end(&attempt);
+    write_lines("a", PROCESS("0", "32") PROCESS("1", "32"));
+    write_lines("b", "{\"rank\": 20, \"world\": 32, \"op\": \"process\", \"torch\": \"2.13\"}\n");
+    attempt = read_lines(); /* the ranks of some nodes: not many more than have reported */
+    assert_int_equal(attempt.ranks, 32);
+    assert_false(has_fact(&attempt, "numbered"));
+    end(&attempt);
+}
+
 #define WHOLE_FILE                                                                                                     \
     "{\"rank\": 0, \"world\": 2, \"op\": \"load\", \"path\": \"/f\", \"start_ns\": 1, \"is_whole_file\": true, "       \
     "\"op_s\": 1, \"bytes_moved\": 5}\n"
@@ -414,6 +435,7 @@ int main(void)
         cmocka_unit_test(a_path_is_one_iteration_on_all_ranks_in_the_order_of_time),
         cmocka_unit_test(the_same_path_again_is_another_iteration),
         cmocka_unit_test(a_rank_without_a_part_has_a_sample_without_time),
+        cmocka_unit_test(ranks_that_report_nothing_cost_nothing),
         cmocka_unit_test(files_in_one_piece_count_only_where_nothing_else_was_saved),
         cmocka_unit_test(what_is_no_line_is_counted_and_harms_nothing),
         cmocka_unit_test(messages_are_said_once_and_steps_are_the_mean_of_the_ranks),
