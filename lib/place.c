@@ -53,7 +53,7 @@ int place_name_read(const char *path, struct place_name *name, struct cb_err *er
     size_t store_end = slash > before + 1 ? slash - 1 : slash; /* "/" stays */
     if (!rc)
         rc = path_format(name->uri, sizeof name->uri, err, "%.*s%s", (int)store_end, path, slash == before ? "." : "");
-    if (!rc && uri.kind->is_path && slash > before)
+    if (!rc && store_uri_of(name->uri).kind->is_path && slash > before)
         rc = path_format(name->folder, sizeof name->folder, err, "%.*s", (int)(slash - before), inner);
     if (!rc && (strcmp(name->name, ".") == 0 || strcmp(name->name, "..") == 0))
         rc = cb_fail(err, CB_ERR_USAGE, "%s is no name for a checkpoint", path);

@@ -1,7 +1,9 @@
 /* The table of all kinds of stores. */
 #include "store/kind.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "store/backend.h"
 #include "store/fault/fault_spec.h"
@@ -71,11 +73,21 @@ static const struct store_kind s3_kind = {
     .abort_leftovers = s3_abort_leftovers,
 };
 
+/* Whether the first `len` bytes name a folder that is there. */
+static bool is_folder(const char *path, size_t len)
+{
+    char name[PATH_MAX];
+    struct stat about;
+    return len < sizeof name && snprintf(name, sizeof name, "%.*s", (int)len, path) > 0 && stat(name, &about) == 0 &&
+           S_ISDIR(about.st_mode);
+}
+
 /* The '+' after the first of several folders; NULL if there is one folder. */
 static const char *find_join(const char *paths)
 {
     for (const char *plus = strchr(paths, '+'); plus; plus = strchr(plus + 1, '+'))
-        if (plus > paths && plus[-1] != '+' && plus[1 + (plus[1] == '.') + (plus[1] == '.' && plus[2] == '.')] == '/')
+        if (plus > paths && plus[-1] != '+' && plus[1 + (plus[1] == '.') + (plus[1] == '.' && plus[2] == '.')] == '/' &&
+            !is_folder(paths, (size_t)(plus + 1 - paths)))
             return plus;
     return NULL;
 }

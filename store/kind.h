@@ -53,7 +53,7 @@ int store_uri_parse(const char *uri, struct store_uri *parsed, struct cb_err *er
 struct store_uri store_uri_of(const char *uri);
 
 /* Takes the first folder from the rest of "PATH+PATH…" and moves `rest` behind it, to NULL after the last. A '+' joins
- * folders if '/', './' or '../' follows it and no other '+' stands before it. */
+ * folders if '/', './' or '../' follows it, no other '+' stands before it, and there is no folder whose name it ends. */
 int store_next_mount(const char **rest, char path[PATH_MAX], struct cb_err *err) CB_MUST_CHECK;
 
 /* Rejects unknown faults. */

@@ -17,6 +17,7 @@
 #include "core/stats.h"
 #include "core/units.h"
 #include "setup/open_store.h"
+#include "store/kind.h"
 
 #define ROUNDS_NS (4 * NS_PER_S)     /* after this no further round begins */
 #define DEADLINE_NS (120 * NS_PER_S) /* of one direction of a round */
@@ -197,7 +198,7 @@ static int open_place(struct limit *self, const struct experiment *experiment, c
     struct store_options options;
     struct s3_options s3;
     uint64_t free_bytes = 0, bytes = share->bytes < (double)BYTES_MOST ? (uint64_t)share->bytes : BYTES_MOST;
-    if (*share->place != '/' || strchr(share->place, '+'))
+    if (*share->place != '/' || !store_uri_of(share->place).kind->is_path)
         return cb_fail(err, CB_ERR_UNSUPPORTED, "%.256s is no folder in which it could be measured", share->place);
     self->files = share->writers < FILES_MOST ? share->writers : FILES_MOST;
     self->bytes = round_up(bytes / self->files + 1, PAGE_BYTES);

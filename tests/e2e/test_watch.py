@@ -498,6 +498,13 @@ def test_the_limit_of_this_machine_is_not_put_beside_a_training_on_another(tmp_p
     assert "limit         not measured: the command ran on elsewhere." in watched.result.stderr
 
 
+def test_the_limit_is_measured_in_a_folder_with_a_plus_in_its_name(tmp_path):
+    folder = tmp_path / "x+/y+z"
+    folder.mkdir(parents=True)
+    watched = watch_told(tmp_path, 1, folder=folder, words=["baseline=true"])
+    assert "limit         measured after the command with 1 file" in watched.report() and not list(folder.iterdir())
+
+
 def test_an_allocation_that_starts_no_tasks_to_measure_the_limit_is_the_reason(tmp_path):
     """As if the job ended with the command."""
     (tmp_path / "bin").mkdir()

@@ -170,6 +170,26 @@ static void close_without_waiting(void **state)
     free(grid);
 }
 
+static void a_folder_whose_name_ends_in_a_plus_is_one_place(void **state)
+{
+    (void)state;
+    struct ckptbench_open_options options = {.struct_bytes = sizeof options, .rank_count = 1};
+    struct grid_state *grid = calloc(1, sizeof *grid);
+    struct ckptbench_error error = {0};
+    ckptbench *handle;
+    clear();
+    describe_nothing(&grid->described);
+    assert_int_equal(ckptbench_open(&options, &handle, &error), 0);
+    for (int i = 0; i < 2; i++) { /* the first time there is no such folder yet */
+        const char *name = i ? "x+/last" : "x+/first";
+        if (ckptbench_save(handle, place(name), &grid->described.state, NULL, &error))
+            fail_msg("%s", error.text);
+        assert_true(exists(i ? "x+/last/.metadata" : "x+/first/.metadata"));
+    }
+    assert_int_equal(ckptbench_close(handle, &error), 0);
+    free(grid);
+}
+
 static void closing_nothing_passes_and_says_so(void **state)
 {
     struct ckptbench_error error = {.code = 7, .text = "before"};
@@ -493,6 +513,7 @@ int main(void)
         cmocka_unit_test(a_state_may_change_while_it_is_saved_behind),
         cmocka_unit_test(a_failure_behind_is_returned_once),
         cmocka_unit_test(close_without_waiting),
+        cmocka_unit_test(a_folder_whose_name_ends_in_a_plus_is_one_place),
         cmocka_unit_test(closing_nothing_passes_and_says_so),
         cmocka_unit_test(a_rank_that_dies_is_named_and_the_others_can_close),
         cmocka_unit_test(a_path_that_another_program_is_saving_to_is_refused),

@@ -2,7 +2,11 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -30,6 +34,28 @@ static void the_kind_is_found_behind_all_faults(void **unused)
     expect("fault:delay=1ms:/a/b", "posix", "/a/b", true);
     expect("fault:delay=1ms:null:", "null", "null:", true);
     expect("fault:a=1:fault:b=2:s3://bucket", "s3", "s3://bucket", true);
+}
+
+static void a_plus_joins_folders_unless_it_ends_a_folders_name(void **unused)
+{
+    (void)unused;
+    char folder[] = "/tmp/ckptbench-unit-XXXXXX", with_plus[64], inside[64], mounts[64], first[PATH_MAX];
+    assert_non_null(mkdtemp(folder));
+    snprintf(with_plus, sizeof with_plus, "%s/x+", folder);
+    snprintf(inside, sizeof inside, "%s/x+/c", folder);
+    snprintf(mounts, sizeof mounts, "%s/x+/y+/c", folder);
+    expect(inside, "mounts", inside, false);
+    assert_int_equal(mkdir(with_plus, 0700), 0);
+    expect(inside, "posix", inside, false);
+    expect(mounts, "mounts", mounts, false); /* x+/y and c */
+    const char *rest = mounts;
+    assert_int_equal(store_next_mount(&rest, first, NULL), 0);
+    assert_int_equal(strncmp(first, mounts, strlen(folder) + strlen("/x+/y")), 0);
+    assert_string_equal(rest, "/c");
+    expect("/data/c++/ckpt", "posix", "/data/c++/ckpt", false);
+    expect("fault:delay=1ms:/nowhere/a+/nowhere/b", "mounts", "/nowhere/a+/nowhere/b", true);
+    assert_int_equal(rmdir(with_plus), 0);
+    assert_int_equal(rmdir(folder), 0);
 }
 
 static void malformed_uris_are_refused_and_have_no_property(void **unused)
@@ -93,6 +119,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_kind_is_found_behind_all_faults),
+        cmocka_unit_test(a_plus_joins_folders_unless_it_ends_a_folders_name),
         cmocka_unit_test(malformed_uris_are_refused_and_have_no_property),
         cmocka_unit_test(a_store_without_an_experiment_has_the_defaults_of_the_keys),
         cmocka_unit_test(the_block_option_of_each_kind_is_a_size),
