@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "agent/attempt/seal.h"
+#include "agent/attempt/watch_left.h"
 #include "agent/attempt/watch_limit.h"
 #include "agent/attempt/watch_lines.h"
 #include "agent/attempt/watch_task.h"
@@ -89,6 +90,8 @@ static int seal_attempt(struct attempt *attempt, const char *lines, const struct
         watch_limit_take(attempt, &summary);
     else if (has_limit && request->measures_limit)
         watch_limit_measure(attempt, &summary, NULL);
+    if (!rc && ended)
+        watch_left_note(lines, attempt->pages.page[0]);
     if (ended)
         decide_tasks(attempt, &summary);
     else

@@ -12,6 +12,7 @@
 
 #include "agent/attempt/slurm_end.h"
 #include "agent/attempt/watch_job.h"
+#include "agent/attempt/watch_left.h"
 #include "agent/attempt/watch_limit.h"
 #include "agent/attempt/watch_lines.h"
 #include "agent/attempt/watch_task.h"
@@ -187,6 +188,8 @@ static int read_lines(struct attempt *attempt, const char *folder, bool was_ende
         watch_limit_take(attempt, &summary);
     } else if (!rc && measures)
         watch_limit_measure(attempt, &summary, look);
+    if (!rc)
+        watch_left_note(folder, attempt->pages.page[0]);
     watch_summary_release(&summary);
     return rc;
 }

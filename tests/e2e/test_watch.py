@@ -491,6 +491,19 @@ def test_a_run_is_not_lost_while_its_agent_lives(tmp_path):
     assert shown["outcome"] == "pass" and shown["metrics"]["save_s"]["n"] == 1
 
 
+def test_a_daemon_that_outlives_its_command_is_named(tmp_path):
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    daemon = f"(trap '' HUP; exec setsid {sys.executable} {TRAINING} {tmp_path} read:{gate}) >out 2>&1 &"
+    watched = Watched(tmp_path, "sh", "-c", daemon, words=["baseline=false"])
+    gate.write_text("go on")  # waits until it reads
+    (left,) = [line for line in watched.shown["watched"]["unseen"] if "from now on" in line]
+    assert re.match(r"what 1 process of the command saves from now on: still running when it ended \(\w+.*, \d+\)", left), left
+    assert f"not seen      {left}" in watched.result.stderr
+    watched = Watched(tmp_path, "true", words=["baseline=false"])
+    assert "from now on" not in watched.report()
+
+
 def test_the_limit_of_this_machine_is_not_put_beside_a_training_on_another(tmp_path):
     watched = Watched(tmp_path, "env", "SLURMD_NODENAME=elsewhere", sys.executable, TRAINING, tmp_path, "save:a")
     assert watched.shown["watched"]["limit"].startswith("not measured: the command ran on elsewhere.")
