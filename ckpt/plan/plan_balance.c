@@ -11,6 +11,10 @@
  * tensors and no rank gets a tiny piece of a small line. */
 #define SLACK_PARTS 256
 
+/* Smaller tensors are never cut. What ranks have under one name may differ, as a BatchNorm's running mean does: then all of
+ * it is one rank's, as PyTorch stores it. */
+#define WHOLE_BYTES (16u << 10)
+
 /* The line's ranks, ascending; `ranks` holds line->holder_count. */
 static void line_ranks(const struct planner *self, const struct line *line, uint32_t *ranks)
 {
@@ -142,6 +146,8 @@ static struct cut cut_at(struct cutter *self, uint64_t target)
         return (struct cut){self->unit, 0};
     if (left <= self->slack / 2)
         return (struct cut){self->unit + 1, 0};
+    if (bytes <= WHOLE_BYTES)
+        return (struct cut){self->unit + (past <= left ? 0 : 1), 0};
     uint64_t rows = row_count(&unit->region), row_bytes = bytes / rows;
     uint64_t row = (past + row_bytes / 2) / row_bytes;
     return row == rows ? (struct cut){self->unit + 1, 0} : (struct cut){self->unit, row};

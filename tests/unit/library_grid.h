@@ -6,6 +6,7 @@
 
 #define ROWS 40
 #define COLUMNS 24
+#define BIAS 5000 /* large enough to be divided among ranks */
 #define VALUE "any bytes"
 #define MATRIX_PATH "('model', 0, 'it\\'s')"
 
@@ -34,7 +35,7 @@ static inline void grid_part(uint32_t rank, uint32_t ranks, uint64_t offset[2], 
 
 struct grid_state {
     struct described_state described;
-    float matrix[ROWS * COLUMNS], bias[1000];
+    float matrix[ROWS * COLUMNS], bias[BIAS];
     int64_t step;
 };
 
@@ -46,7 +47,7 @@ static inline void describe_grid(struct grid_state *self, uint32_t rank, uint32_
     add_tensor(&self->described, "matrix", "float32", 2, (uint64_t[]){ROWS, COLUMNS});
     add_region(&self->described, self->matrix, offset, size);
     self->described.tensors[0].path = MATRIX_PATH;
-    add_tensor(&self->described, "bias", "float32", 1, (uint64_t[]){1000});
+    add_tensor(&self->described, "bias", "float32", 1, (uint64_t[]){BIAS});
     add_region(&self->described, self->bias, NULL, NULL);
     add_tensor(&self->described, "step", "int64", 0, NULL);
     add_region(&self->described, &self->step, NULL, NULL);
@@ -54,7 +55,7 @@ static inline void describe_grid(struct grid_state *self, uint32_t rank, uint32_
     add_value(&self->described, "note", VALUE, strlen(VALUE));
     for (uint64_t i = 0; i < size[0] * size[1]; i++)
         self->matrix[i] = element(offset[0] + i / size[1], offset[1] + i % size[1], version);
-    for (uint64_t i = 0; i < 1000; i++)
+    for (uint64_t i = 0; i < BIAS; i++)
         self->bias[i] = (float)(i + version);
     self->step = (int64_t)version;
 }
@@ -102,7 +103,7 @@ static inline void load_transposed(ckptbench *handle, uint32_t rank, uint32_t ra
         add_region(&grid->described, grid->matrix, (uint64_t[]){0, first}, (uint64_t[]){ROWS, columns});
     region->stride[0] = 1;
     region->stride[1] = ROWS;
-    add_tensor(&grid->described, "bias", "float32", 1, (uint64_t[]){1000});
+    add_tensor(&grid->described, "bias", "float32", 1, (uint64_t[]){BIAS});
     add_region(&grid->described, grid->bias, (uint64_t[]){10}, (uint64_t[]){100});
     add_tensor(&grid->described, "step", "int64", 0, NULL);
     add_region(&grid->described, &grid->step, NULL, NULL);

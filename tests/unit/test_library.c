@@ -5,7 +5,7 @@
 static void replicas_are_written_once_and_loads_may_have_another_layout(void **state)
 {
     (void)state;
-    const uint64_t each = (ROWS * COLUMNS + 1000) * sizeof(float) + sizeof(int64_t);
+    const uint64_t each = (ROWS * COLUMNS + BIAS) * sizeof(float) + sizeof(int64_t);
     struct counts counts = {.lock = PTHREAD_MUTEX_INITIALIZER};
     clear();
     run_ranks(4, NULL, save_grid, &counts);
@@ -16,6 +16,47 @@ static void replicas_are_written_once_and_loads_may_have_another_layout(void **s
         run_ranks(1, NULL, load_transposed, &version);
         run_ranks(3, NULL, load_transposed, &version);
     }
+}
+
+#define CHANNELS 1000
+
+static void save_means(ckptbench *handle, uint32_t rank, uint32_t ranks, void *context)
+{
+    float mean[CHANNELS], variance[CHANNELS];
+    struct described_state described;
+    char where[160];
+    (void)ranks, (void)context;
+    snprintf(where, sizeof where, "%s/means", folder);
+    describe_nothing(&described);
+    add_tensor(&described, "mean", "float32", 1, (uint64_t[]){CHANNELS});
+    add_region(&described, mean, NULL, NULL);
+    add_tensor(&described, "variance", "float32", 1, (uint64_t[]){CHANNELS});
+    add_region(&described, variance, NULL, NULL);
+    for (uint64_t i = 0; i < CHANNELS; i++)
+        mean[i] = variance[i] = (float)rank;
+    assert_int_equal(ckptbench_save(handle, where, &described.state, NULL, NULL), 0);
+}
+
+static void load_means(ckptbench *handle, uint32_t rank, uint32_t ranks, void *context)
+{
+    float mean[CHANNELS];
+    struct described_state described;
+    (void)rank, (void)ranks, (void)context;
+    describe_nothing(&described);
+    add_tensor(&described, "mean", "float32", 1, (uint64_t[]){CHANNELS});
+    add_region(&described, mean, NULL, NULL);
+    assert_int_equal(ckptbench_load(handle, place("means"), &described.state, NULL, NULL), 0);
+    for (uint64_t i = 1; i < CHANNELS; i++)
+        assert_true(mean[i] == mean[0]);
+}
+
+/* As a BatchNorm's running mean does under DDP. */
+static void a_small_tensor_that_differs_by_rank_is_stored_as_one_rank_has_it(void **state)
+{
+    (void)state;
+    clear();
+    run_ranks(3, NULL, save_means, NULL);
+    run_ranks(1, NULL, load_means, NULL);
 }
 
 static void options_of_runs_apply_to_described_states(void **state)
@@ -41,7 +82,7 @@ static void options_of_runs_apply_to_described_states(void **state)
         char file[64];
         clear();
         run_ranks(4, options[i].words, save_grid, &counts);
-        assert_int_equal(counts.bytes, 2 * (ROWS * COLUMNS * 4 + options[i].copies * (1000 * 4 + 8)));
+        assert_int_equal(counts.bytes, 2 * (ROWS * COLUMNS * 4 + options[i].copies * (BIAS * 4 + 8)));
         snprintf(file, sizeof file, "deep/step-2/%s", options[i].file);
         assert_true(exists(file));
         run_ranks(3, options[i].words, load_transposed, &version);
@@ -73,7 +114,7 @@ static void load_halves(ckptbench *handle, uint32_t rank, uint32_t ranks, void *
     char where[160];
     assert_int_equal(ranks, 4);
     describe_nothing(&grid->described);
-    add_tensor(&grid->described, "bias", "float32", 1, (uint64_t[]){1000});
+    add_tensor(&grid->described, "bias", "float32", 1, (uint64_t[]){BIAS});
     add_region(&grid->described, grid->bias, NULL, NULL);
     add_tensor(&grid->described, "matrix", "float32", 2, (uint64_t[]){ROWS, COLUMNS});
     add_region(&grid->described, grid->matrix, (uint64_t[]){first, 0}, (uint64_t[]){ROWS / 2, COLUMNS});
@@ -88,7 +129,7 @@ static void load_halves(ckptbench *handle, uint32_t rank, uint32_t ranks, void *
     assert_int_equal(code, 0);
     for (uint64_t i = 0; i < ROWS / 2 * COLUMNS; i++)
         assert_true(grid->matrix[i] == element(first + i / COLUMNS, i % COLUMNS, 2));
-    for (uint64_t i = 0; i < 1000; i++)
+    for (uint64_t i = 0; i < BIAS; i++)
         assert_true(grid->bias[i] == (float)(i + 2));
     assert_int_equal(grid->step, 2);
     assert_int_equal(ckptbench_loaded_value(handle, 0, &bytes, &length, NULL), rank == 2 ? 0 : CKPTBENCH_USAGE);
@@ -298,7 +339,7 @@ static void spoil_gap(struct grid_state *grid, uint32_t rank)
 static void spoil_region(struct grid_state *grid, uint32_t rank)
 {
     if (rank == 1)
-        grid->described.regions[1].size[0] = 1001;
+        grid->described.regions[1].size[0] = BIAS + 1;
 }
 
 static void spoil_number(struct grid_state *grid, uint32_t rank)
@@ -405,6 +446,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(replicas_are_written_once_and_loads_may_have_another_layout),
+        cmocka_unit_test(a_small_tensor_that_differs_by_rank_is_stored_as_one_rank_has_it),
         cmocka_unit_test(options_of_runs_apply_to_described_states),
         cmocka_unit_test(ranks_that_need_the_same_read_it_once_and_exchange_it),
         cmocka_unit_test(random_states_with_random_strides_are_loaded_in_other_layouts),

@@ -366,7 +366,7 @@ static void load_what_is_not_there(ckptbench *handle, uint32_t rank, uint32_t ra
         uint64_t length;
     } wishes[] = {
         {"bias", "float32", NULL, "bias: the checkpoint has shape", 64},
-        {"bias", "float16", NULL, "bias: the checkpoint has fp32", 1000},
+        {"bias", "float16", NULL, "bias: the checkpoint has fp32", BIAS},
         {"absent", "float32", NULL, "absent: not in the checkpoint", 64},
         {"note", "float32", NULL, "note: the checkpoint has a value", 64},
         {NULL, NULL, "absent", "absent: not in the checkpoint", 0},

@@ -93,7 +93,7 @@ static void states_are_saved_and_loaded(void **unused)
     (void)unused;
     clear();
     run_ranks_over(open_post(4), 4, NULL, save_grid, &counts);
-    assert_int_equal(counts.bytes, 2 * (ROWS * COLUMNS * 4 + 1000 * 4 + 8));
+    assert_int_equal(counts.bytes, 2 * (ROWS * COLUMNS * 4 + BIAS * 4 + 8));
     run_ranks_over(open_post(3), 3, NULL, load_transposed, &version);
     static const char *const words[] = {"load.exchange=broadcast", NULL};
     run_ranks_over(open_post(4), 4, words, load_transposed, &version);
