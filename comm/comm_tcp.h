@@ -19,10 +19,12 @@ struct comm_tcp_place {
     const char *address; /* of rank 0, a host name or an IP address; used by the other ranks */
     uint16_t port;       /* on which rank 0 listens */
     int listening_fd;    /* rank 0's socket from channel_listen; taken over, also on failure. 0: it opens one itself */
+    bool is_listening;   /* rank 0 listened before others learned its port: one that refuses connections for 5 s has ended */
     struct channel_key key;
 };
 
-/* Returns when all ranks have connected. CB_ERR_TIMEOUT at the deadline, naming the first missing rank. Collective. */
+/* Returns when all ranks have connected. CB_ERR_TIMEOUT at the deadline, naming the first missing rank; CB_ERR_ABORTED if
+ * a rank has ended after it connected. Rank 0 tells the ranks that have come why it fails. Collective. */
 int comm_tcp_new(const struct comm_tcp_place *place, uint64_t deadline_ns, struct comm **comm,
                  struct cb_err *err) CB_MUST_CHECK;
 

@@ -21,8 +21,9 @@
 #define STRANGER_NS (10 * NS_PER_S)        /* time limit for the hello of a connection */
 #define RETRY_NS (50 * NS_PER_MS)
 #define GOODBYE_NS NS_PER_S
+#define REFUSED_NS (5 * NS_PER_S) /* for which rank 0, which did listen, refuses connections */
 
-enum frame_kind { FRAME_HELLO, FRAME_TABLE, FRAME_PART, FRAME_GONE, FRAME_GOODBYE };
+enum frame_kind { FRAME_HELLO, FRAME_TABLE, FRAME_PART, FRAME_GONE, FRAME_GOODBYE, FRAME_NOT_MET };
 
 struct frame {
     uint32_t kind, version;
@@ -307,6 +308,8 @@ static int take_frame(struct tcp_world *self, uint32_t rank, const char *bytes, 
     case FRAME_GOODBYE:
         self->peers[rank].left = true;
         return 0;
+    case FRAME_NOT_MET:
+        return cb_fail(err, CB_ERR_ABORTED, "%.*s", (int)(len - sizeof frame), bytes + sizeof frame);
     default:
         return cb_fail(err, CB_ERR_CORRUPT, "rank %u sent a frame of kind %u", rank, frame.kind);
     }
@@ -463,10 +466,10 @@ static void free_world(struct message_world *world)
     free(self);
 }
 
-static void say_goodbye(struct message_world *world)
+/* Sends a frame with text on all connections. Takes at most a second. */
+static void tell_all(struct tcp_world *self, enum frame_kind kind, const char *text)
 {
-    struct tcp_world *self = (struct tcp_world *)world;
-    struct frame frame = {.kind = FRAME_GOODBYE, .rank = self->base.rank};
+    struct frame frame = {.kind = kind, .rank = self->base.rank};
     uint64_t deadline_ns = clock_monotonic_ns() + GOODBYE_NS;
     struct sigpipe_guard guard;
     bool waits = true;
@@ -475,7 +478,7 @@ static void say_goodbye(struct message_world *world)
         for (int end = 0; end < 2; end++) {
             struct channel *channel = end ? self->peers[i].in : self->peers[i].out;
             if (channel)
-                (void)!queue_frame(channel, &frame, NULL, 0, NULL);
+                (void)!queue_frame(channel, &frame, text, strlen(text), NULL);
         }
     while (waits && clock_monotonic_ns() < deadline_ns) {
         waits = false;
@@ -489,6 +492,11 @@ static void say_goodbye(struct message_world *world)
             clock_sleep_ns(NS_PER_MS);
     }
     sigpipe_restore(&guard);
+}
+
+static void say_goodbye(struct message_world *world)
+{
+    tell_all((struct tcp_world *)world, FRAME_GOODBYE, "");
 }
 
 static const struct message_world_ops tcp_ops = {.name = "TCP",
@@ -568,6 +576,27 @@ static int make_world(const struct comm_tcp_place *place, struct tcp_world **wor
     return 0;
 }
 
+/* On rank 0: whether all ranks that have come are still there. */
+static int check_came(struct tcp_world *self, struct cb_err *err)
+{
+    for (uint32_t i = 1; i < self->base.size; i++) {
+        if (self->peers[i].in && channel_work(self->peers[i].in, NULL))
+            return cb_fail(err, CB_ERR_ABORTED, "rank %u is gone: the connection to it ended while the ranks met", i);
+    }
+    return 0;
+}
+
+static int fail_late(const struct tcp_world *self, struct cb_err *err)
+{
+    uint32_t missing = 1;
+    while (missing < self->base.size && self->peers[missing].in)
+        missing++;
+    return missing == self->base.size
+               ? cb_fail(err, CB_ERR_TIMEOUT, "not all ranks could be told where the others are")
+               : cb_fail(err, CB_ERR_TIMEOUT, "%u of %u ranks have not come; the first is rank %u",
+                         self->base.size - 1 - self->came, self->base.size, missing);
+}
+
 /* On rank 0: accepts all ranks and sends them the addresses. */
 static int await_ranks(struct tcp_world *self, uint64_t deadline_ns, struct cb_err *err)
 {
@@ -577,6 +606,8 @@ static int await_ranks(struct tcp_world *self, uint64_t deadline_ns, struct cb_e
         let_in(self);
         if (!self->has_table && self->came == self->base.size - 1)
             rc = send_table(self, err);
+        else if (!self->has_table)
+            rc = check_came(self, err);
         all_told = self->has_table;
         for (uint32_t i = 1; i < self->base.size && self->has_table && !rc; i++) {
             rc = channel_work(self->peers[i].out, err);
@@ -584,45 +615,59 @@ static int await_ranks(struct tcp_world *self, uint64_t deadline_ns, struct cb_e
             if (rc)
                 rc = cb_context(err, "telling rank %u where the others are", i);
         }
-        if (!rc && !all_told && clock_monotonic_ns() > deadline_ns) {
-            uint32_t missing = 1;
-            while (missing < self->base.size && self->peers[missing].in)
-                missing++;
-            return missing == self->base.size
-                       ? cb_fail(err, CB_ERR_TIMEOUT, "not all ranks could be told where the others are")
-                       : cb_fail(err, CB_ERR_TIMEOUT, "%u of %u ranks have not come; the first is rank %u",
-                                 self->base.size - 1 - self->came, self->base.size, missing);
-        }
+        if (!rc && !all_told && clock_monotonic_ns() > deadline_ns)
+            rc = fail_late(self, err);
         if (!rc && !all_told)
             clock_sleep_ns(NS_PER_MS);
+    }
+    if (rc && err)
+        tell_all(self, FRAME_NOT_MET, err->message);
+    return rc;
+}
+
+/* Continues the connection to rank 0, or begins one if there is none or it has ended. `why`: what has ended it. */
+static int knock(struct tcp_world *self, struct cb_err *why, struct cb_err *err)
+{
+    struct tcp_peer *first = &self->peers[0];
+    if (!first->out && connect_to(self, 0, why))
+        return 0;
+    bool ended = channel_work(first->out, why) != 0;
+    int rc = take_frames(self, 0, first->out, err);
+    if (ended) {
+        channel_free(first->out);
+        first->out = NULL;
     }
     return rc;
 }
 
 /* On the other ranks: connects to rank 0, which may not be listening yet, and waits for the addresses. */
-static int come(struct tcp_world *self, uint64_t deadline_ns, struct cb_err *err)
+static int come(struct tcp_world *self, bool is_listening, uint64_t deadline_ns, struct cb_err *err)
 {
     struct tcp_peer *first = &self->peers[0];
+    uint64_t refused_ns = 0; /* since when */
     int rc = 0;
     while (!rc && !self->has_table) {
         struct cb_err why = {0};
         let_in(self);
-        if (!first->out && connect_to(self, 0, &why) == 0)
-            continue;
-        if (first->out && channel_work(first->out, &why)) {
-            channel_free(first->out);
-            first->out = NULL;
-        }
-        if (!first->out)
-            clock_sleep_ns(RETRY_NS);
-        if (first->in && channel_work(first->in, err))
-            return cb_context(err, "waiting for rank 0's table");
-        rc = first->in ? take_frames(self, 0, first->in, err) : 0;
-        if (!rc && !self->has_table && clock_monotonic_ns() > deadline_ns)
+        rc = knock(self, &why, err);
+        bool ended = first->in && channel_work(first->in, NULL);
+        if (!rc && first->in)
+            rc = take_frames(self, 0, first->in, err);
+        if (rc || self->has_table)
+            break;
+        uint64_t now_ns = clock_monotonic_ns();
+        if (why.sys_errno != ECONNREFUSED)
+            refused_ns = first->out && channel_is_open(first->out) ? 0 : refused_ns;
+        else if (!refused_ns)
+            refused_ns = now_ns;
+        if (ended || (is_listening && refused_ns && now_ns > refused_ns + REFUSED_NS))
+            return cb_fail(err, CB_ERR_ABORTED, "rank 0 is gone: %s port %u %s", first->place.address,
+                           first->place.port, ended ? "ended the connection" : "refuses connections");
+        if (now_ns > deadline_ns)
             return cb_fail(err, CB_ERR_TIMEOUT,
                            "rank 0 at %s port %u did not let this rank in%s%s: is it there, with the same key?",
                            first->place.address, first->place.port, *why.message ? ": " : "", why.message);
-        clock_sleep_ns(NS_PER_MS);
+        clock_sleep_ns(first->out ? NS_PER_MS : RETRY_NS);
     }
     return rc;
 }
@@ -635,7 +680,7 @@ int comm_tcp_new(const struct comm_tcp_place *place, uint64_t deadline_ns, struc
     if (rc)
         return rc;
     sigpipe_block(&guard);
-    rc = place->rank == 0 ? await_ranks(self, deadline_ns, err) : come(self, deadline_ns, err);
+    rc = place->rank == 0 ? await_ranks(self, deadline_ns, err) : come(self, place->is_listening, deadline_ns, err);
     sigpipe_restore(&guard);
     if (!rc)
         return comm_messages_new(&self->base, comm, err);

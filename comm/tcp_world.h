@@ -1,8 +1,8 @@
 /* The TCP connections between ranks: meeting, addresses, and messages from rank to rank.
  *
  * Each pair of ranks has one connection for each direction, opened by the sender. Frames on it are: a hello, the table of
- * addresses, parts of messages, the notice that a rank is gone, a goodbye. The caller holds the lock. Only starting and
- * saying goodbye wait. */
+ * addresses, why the ranks do not meet, parts of messages, the notice that a rank is gone, a goodbye. The caller holds the
+ * lock. Only starting and saying goodbye wait. */
 #ifndef COMM_TCP_WORLD_H
 #define COMM_TCP_WORLD_H
 

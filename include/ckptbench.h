@@ -149,7 +149,9 @@ struct ckptbench_open_options {
     const struct ckptbench_messages *messages;
 };
 
-/* Opens a handle: connects the ranks. Collective if there are several. The handle belongs to the caller. */
+/* Opens a handle: connects the ranks. Collective if there are several: a rank whose words are wrong meets the others to
+ * tell them. A rank that has ended is noticed by its connection, and a rank 0 that has ended by a port that refuses
+ * connections for 5 s; one that never connected, at timeout.op. The handle belongs to the caller. */
 CKPTBENCH_API int ckptbench_open(const struct ckptbench_open_options *options, ckptbench **handle,
                                  struct ckptbench_error *error);
 

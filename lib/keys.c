@@ -26,11 +26,14 @@ int keys_read(const char *const *words, size_t count, struct experiment **experi
     struct experiment *made = NULL;
     int rc = experiment_new(&made, err);
     *record = NULL;
-    for (size_t i = 0; i < count && !rc; i++) {
-        if (words[i] && strncmp(words[i], RECORD, strlen(RECORD)) == 0)
+    *experiment = made;
+    for (size_t i = 0; i < count && made; i++) {
+        if (words[i] && strncmp(words[i], RECORD, strlen(RECORD)) == 0) {
             *record = words[i] + strlen(RECORD);
-        else
-            rc = read_word(made, words[i], err);
+            continue;
+        }
+        int code = read_word(made, words[i], rc ? NULL : err);
+        rc = rc ? rc : code;
     }
     if (!rc && !experiment_is(made, OPT_FORMAT, "dcp"))
         rc = cb_fail(err, CB_ERR_USAGE, "format=%s: a program's state is saved as dcp",
@@ -42,11 +45,5 @@ int keys_read(const char *const *words, size_t count, struct experiment **experi
                      experiment_text(made, OPT_IO_GDS));
     if (!rc && experiment_is(made, OPT_LOAD_EXCHANGE, "auto"))
         rc = cb_fail(err, CB_ERR_USAGE, "load.exchange=auto chooses from measured loads: give off, broadcast or split");
-    if (!rc)
-        rc = experiment_validate(made, err);
-    if (rc)
-        experiment_free(made);
-    else
-        *experiment = made;
-    return rc;
+    return rc ? rc : experiment_validate(made, err);
 }

@@ -727,10 +727,12 @@ static int use_messages(ckptbench *self, const struct ckptbench_open_options *op
     return comm_callbacks_new(&callbacks, options->rank, options->rank_count, &self->comm, err);
 }
 
-static int connect_ranks(ckptbench *self, const struct ckptbench_open_options *options, struct cb_err *err)
+static int connect_ranks(ckptbench *self, const struct ckptbench_open_options *options, uint64_t deadline_ns,
+                         struct cb_err *err)
 {
     char host[HOST_MOST + 1] = "localhost";
-    struct comm_tcp_place place = {.rank = options->rank, .size = options->rank_count, .address = host};
+    struct comm_tcp_place place = {
+        .rank = options->rank, .size = options->rank_count, .address = host, .is_listening = true};
     struct ckptbench_listener *listener = options->listener;
     int rc = 0;
     if (listener) {
@@ -749,7 +751,7 @@ static int connect_ranks(ckptbench *self, const struct ckptbench_open_options *o
         place.listening_fd = listener->fd;
         listener->fd = 0;
     }
-    return comm_tcp_new(&place, deadline_of(self), &self->comm, err);
+    return comm_tcp_new(&place, deadline_ns, &self->comm, err);
 }
 
 /* Its share of the machine's cores, unless it is bound to fewer. */
@@ -780,12 +782,19 @@ static int make_handle(const struct ckptbench_open_options *given, ckptbench *se
         self->record = strdup(record ? record : asked ? asked : "");
         rc = self->record ? 0 : alloc_fail(err, "for a handle");
     }
-    if (!rc)
-        rc = options->messages ? use_messages(self, options, err) : connect_ranks(self, options, err);
-    if (rc)
+    if (rc && (options->rank_count == 1 || !self->experiment))
         return rc;
-    self->cores = cores_of_rank(self);
-    return device_host_open(self->cores, &self->device, err);
+    /* A rank that fails meets the others all the same, to tell them. */
+    uint64_t deadline_ns = deadline_of(self);
+    struct cb_err unused, *why = rc ? &unused : err;
+    int met = options->messages ? use_messages(self, options, why) : connect_ranks(self, options, deadline_ns, why);
+    if (met)
+        return rc ? rc : met;
+    if (!rc) {
+        self->cores = cores_of_rank(self);
+        rc = device_host_open(self->cores, &self->device, err);
+    }
+    return agree(self->comm, rc, deadline_ns, err);
 }
 
 static void free_handle(ckptbench *self)

@@ -231,6 +231,117 @@ static void a_rank_that_dies_is_named_and_the_others_can_close(void **state)
     free(grid);
 }
 
+/* --- ranks that do not meet --- */
+
+static void must_say(const char *text, const char *wanted)
+{
+    if (!strstr(text, wanted))
+        fail_msg("'%s' is not in '%s'", wanted, text);
+}
+
+static void never_reached(ckptbench *handle, uint32_t rank, uint32_t ranks, void *context)
+{
+    (void)handle, (void)rank, (void)ranks, (void)context;
+    fail();
+}
+
+static void a_wrong_word_on_one_rank_fails_the_open_of_all(void **state)
+{
+    static const char *const right[] = {"timeout.op=100s"}, *const wrong[] = {"timeout.op=100s", "io.blok=1MiB"};
+    static struct rank_thread threads[3];
+    char meeting[CKPTBENCH_MEETING_BYTES];
+    (void)state;
+    for (uint32_t bad = 0; bad < 3; bad++) {
+        ckptbench_listener *listener = NULL;
+        char named[32];
+        snprintf(named, sizeof named, "rank %u failed", bad);
+        assert_int_equal(ckptbench_listen("127.0.0.1", &listener, meeting, NULL), 0);
+        for (uint32_t i = 0; i < 3; i++) {
+            threads[i] = (struct rank_thread){.rank = i,
+                                              .ranks = 3,
+                                              .listener = i == 0 ? listener : NULL,
+                                              .meeting = meeting,
+                                              .words = i == bad ? wrong : right,
+                                              .word_count = i == bad ? 2 : 1,
+                                              .work = never_reached};
+            assert_int_equal(pthread_create(&threads[i].thread, NULL, run_rank, &threads[i]), 0);
+        }
+        for (uint32_t i = 0; i < 3; i++) {
+            pthread_join(threads[i].thread, NULL);
+            assert_int_equal(threads[i].code, i == bad ? CKPTBENCH_NOT_FOUND : CKPTBENCH_ABORTED);
+            must_say(threads[i].error.text, "io.blok");
+            must_say(threads[i].error.text, i == bad ? "" : named);
+        }
+    }
+}
+
+/* A process that opens a handle, which shall fail, and ends with status 0 if the text of its error contains `wanted`. */
+static pid_t open_in_child(const struct ckptbench_open_options *options, const char *word, const char *wanted)
+{
+    pid_t child = fork();
+    if (child != 0)
+        return child;
+    struct ckptbench_open_options own = *options;
+    struct ckptbench_error error = {0};
+    ckptbench *handle;
+    own.words = &word;
+    own.word_count = 1;
+    bool failed = ckptbench_open(&own, &handle, &error) != 0;
+    if (failed && !strstr(error.text, wanted))
+        print_message("rank %u: '%s' is not in '%s'\n", own.rank, wanted, error.text);
+    _exit(failed && strstr(error.text, wanted) ? 0 : 1);
+}
+
+/* Rank 3 never comes. Rank 1 does, and ends: again and again, since it may end before it has met rank 0. */
+static bool rank_1_that_ended_is_named(const char *wanted)
+{
+    struct ckptbench_open_options options = {.struct_bytes = sizeof options, .rank_count = 4};
+    char meeting[CKPTBENCH_MEETING_BYTES];
+    int status, first_status = 1;
+    assert_int_equal(ckptbench_listen("127.0.0.1", &options.listener, meeting, NULL), 0);
+    pid_t first = open_in_child(&options, "timeout.op=100s", wanted);
+    ckptbench_listener_free(options.listener);
+    options.listener = NULL;
+    options.meeting = meeting;
+    options.rank = 2;
+    pid_t other = open_in_child(&options, "timeout.op=100s", wanted);
+    options.rank = 1;
+    while (waitpid(first, &first_status, WNOHANG) == 0) {
+        pid_t child = open_in_child(&options, "timeout.op=1s", "");
+        assert_int_equal(waitpid(child, &status, 0), child);
+    }
+    assert_int_equal(first_status, 0);
+    assert_int_equal(waitpid(other, &status, 0), other);
+    return status == 0;
+}
+
+static void a_rank_that_ends_while_they_meet_is_named_to_all(void **state)
+{
+    bool named = false;
+    (void)state;
+    for (int i = 0; i < 10 && !named; i++) /* rank 2 may come too late to hear of it */
+        named = rank_1_that_ended_is_named("rank 1 is gone");
+    assert_true(named);
+}
+
+static void a_rank_0_that_has_ended_is_not_awaited(void **state)
+{
+    const char *const words[] = {"timeout.op=10m"};
+    struct ckptbench_open_options options = {
+        .struct_bytes = sizeof options, .rank = 1, .rank_count = 2, .words = words, .word_count = 1};
+    struct ckptbench_error error = {0};
+    char meeting[CKPTBENCH_MEETING_BYTES];
+    ckptbench_listener *listener;
+    ckptbench *handle;
+    (void)state;
+    assert_int_equal(ckptbench_listen("127.0.0.1", &listener, meeting, &error), 0);
+    ckptbench_listener_free(listener);
+    options.meeting = meeting;
+    assert_int_equal(ckptbench_open(&options, &handle, &error), CKPTBENCH_ABORTED);
+    must_say(error.text, "rank 0 is gone: 127.0.0.1 port ");
+    must_say(error.text, "refuses connections");
+}
+
 /* --- other programs --- */
 
 static ckptbench *open_alone(struct described_state *described, float *matrix)
@@ -407,12 +518,6 @@ static void a_save_replaces_a_checkpoint_only_if_told(void **state)
     run_ranks(2, NULL, load_transposed, &version);
 }
 
-static void must_say(const char *text, const char *wanted)
-{
-    if (!strstr(text, wanted))
-        fail_msg("'%s' is not in '%s'", wanted, text);
-}
-
 /* First rank 0 has the reason, then the last rank. */
 static void fail_on_one_rank(ckptbench *handle, uint32_t rank, uint32_t ranks, void *context)
 {
@@ -516,6 +621,9 @@ int main(void)
         cmocka_unit_test(a_folder_whose_name_ends_in_a_plus_is_one_place),
         cmocka_unit_test(closing_nothing_passes_and_says_so),
         cmocka_unit_test(a_rank_that_dies_is_named_and_the_others_can_close),
+        cmocka_unit_test(a_wrong_word_on_one_rank_fails_the_open_of_all),
+        cmocka_unit_test(a_rank_that_ends_while_they_meet_is_named_to_all),
+        cmocka_unit_test(a_rank_0_that_has_ended_is_not_awaited),
         cmocka_unit_test(a_path_that_another_program_is_saving_to_is_refused),
         cmocka_unit_test(the_claim_of_a_program_that_died_is_taken_over),
         cmocka_unit_test(the_folder_of_a_run_is_refused),
