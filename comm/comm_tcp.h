@@ -19,7 +19,8 @@ struct comm_tcp_place {
     const char *address; /* of rank 0, a host name or an IP address; used by the other ranks */
     uint16_t port;       /* on which rank 0 listens */
     int listening_fd;    /* rank 0's socket from channel_listen; taken over, also on failure. 0: it opens one itself */
-    bool is_listening;   /* rank 0 listened before others learned its port: one that refuses connections for 5 s has ended */
+    bool
+        is_listening; /* rank 0 listened before others learned its port: one that refuses connections for 5 s has ended */
     struct channel_key key;
 };
 

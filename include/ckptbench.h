@@ -155,6 +155,12 @@ struct ckptbench_open_options {
 CKPTBENCH_API int ckptbench_open(const struct ckptbench_open_options *options, ckptbench **handle,
                                  struct ckptbench_error *error);
 
+/* Checks the words of a handle, and sets *seconds to their timeout.op: the longest that a collective call waits for another
+ * rank. For programs whose ranks tell each other more than ckptbench_open does before they meet. Not collective; any
+ * time. */
+CKPTBENCH_API int ckptbench_timeout(const char *const *words, size_t word_count, double *seconds,
+                                    struct ckptbench_error *error);
+
 /* Waits for asynchronous saves, at most timeout.op, and closes the handle. Returns the failure of a save that no other
  * call has returned. The handle is gone whatever it returns. Every rank closes its handle, but no rank waits for
  * another one. Accepts NULL. */

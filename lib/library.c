@@ -836,6 +836,18 @@ int ckptbench_open(const struct ckptbench_open_options *options, ckptbench **han
     return errors_report(rc, &err, error);
 }
 
+int ckptbench_timeout(const char *const *words, size_t word_count, double *seconds, struct ckptbench_error *error)
+{
+    struct experiment *experiment = NULL;
+    struct cb_err err = {0};
+    const char *record;
+    int rc = keys_read(words, word_count, &experiment, &record, &err);
+    if (!rc)
+        *seconds = (double)experiment_u64(experiment, OPT_TIMEOUT_OP) / 1e9;
+    experiment_free(experiment);
+    return errors_report(rc, &err, error);
+}
+
 int ckptbench_close(ckptbench *handle, struct ckptbench_error *error)
 {
     struct sigpipe_guard guard;

@@ -11,6 +11,7 @@ import warnings
 
 DIMS = 8
 TIMEOUT = -6
+ABORTED = -7
 IS_MISSING = ": not in the checkpoint"  # in the library's error for a name that a load does not find
 MEETING_BYTES = 256
 
@@ -79,6 +80,7 @@ def _load():
         "dtype_name": (ctypes.c_char_p, [ctypes.c_int64]),
         "listen": (integer, [ctypes.c_char_p, ctypes.POINTER(pointer), ctypes.c_char_p, error]),
         "listener_free": (None, [pointer]),
+        "timeout": (integer, [ctypes.POINTER(ctypes.c_char_p), ctypes.c_size_t, ctypes.POINTER(ctypes.c_double), error]),
         "open": (integer, [ctypes.POINTER(_OpenOptions), ctypes.POINTER(pointer), error]),
         "close": (integer, [pointer, error]),
         "save": (integer, [pointer, ctypes.c_char_p, ctypes.POINTER(_State), ctypes.POINTER(_Result), error]),
@@ -145,6 +147,7 @@ def dtype_number(dtype):
     return number
 
 
+_CONTROLS = dict.fromkeys((*range(32), *range(127, 160)), " ")
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), 127)} | {ord("\\"): "\\\\", ord("'"): "\\'"}
 
 
@@ -254,11 +257,19 @@ class State:
         row = array.array("Q", (ctypes.addressof(name), 0, 1 << 62, *(0,) * (DIMS + 1)))
         self.kept += (name, row)
         self.struct.tensors, self.struct.tensor_count = row.buffer_info()[0], 1
+        self.place = lambda path: b"-"  # the path may be what is wrong
+
+    @staticmethod
+    def place(path):
+        """The path to pass with this state."""
+        return encode_path(path)
 
 
-def _said(failure):
+def said(failure):
+    """What a failure says, in one line."""
     try:
-        return f"{type(failure).__name__}: {failure}"
+        text = str(failure) if isinstance(failure, Error) else f"{type(failure).__name__}: {failure}"
+        return " ".join(text.translate(_CONTROLS).split())
     except Exception:  # of its __str__
         return type(failure).__name__
 
@@ -270,7 +281,7 @@ def together(describe, call):
         state = describe()
     except BaseException as failure:
         refused = State((), {}, {})
-        refused.refuse(_said(failure))
+        refused.refuse(said(failure))
         try:
             call(refused)
         except Error:
@@ -326,11 +337,22 @@ class Entry:
         self.bytes = entry.bytes
 
 
-def _path(path):
+def encode_path(path):
     """As C has it: any bytes that a file system may have, and the whole of it."""
     if "\0" in path:
         raise ValueError(f"{path!r}: a path has no byte 0")
     return os.fsencode(path)
+
+
+def _word_texts(words):
+    return (ctypes.c_char_p * len(words))(*(word.encode("utf-8", "surrogateescape") for word in words))
+
+
+def timeout(words):
+    """The seconds for which a handle with these words waits for other ranks. Raises what is wrong with the words."""
+    seconds = ctypes.c_double()
+    _call("timeout", _word_texts(words), len(words), ctypes.byref(seconds))
+    return seconds.value
 
 
 class Handle:
@@ -338,7 +360,7 @@ class Handle:
 
     def __init__(self, rank=0, rank_count=1, listener=None, meeting=None, words=()):
         self.pointer = ctypes.c_void_p()
-        texts = (ctypes.c_char_p * len(words))(*(word.encode() for word in words))
+        texts = _word_texts(words)
         options = _OpenOptions(ctypes.sizeof(_OpenOptions), rank, rank_count, listener, meeting, texts, len(words))
         _call("open", ctypes.byref(options), ctypes.byref(self.pointer))
         self.rank, self.rank_count = rank, rank_count
@@ -350,18 +372,18 @@ class Handle:
 
     def save(self, path, state):
         result = _Result(ctypes.sizeof(_Result))
-        _call("save", self.pointer, _path(path), ctypes.byref(state.struct), ctypes.byref(result))
+        _call("save", self.pointer, state.place(path), ctypes.byref(state.struct), ctypes.byref(result))
         return _read_result(result)
 
     def save_async(self, path, state):
         save = ctypes.c_void_p()
-        _call("save_async", self.pointer, _path(path), ctypes.byref(state.struct), ctypes.byref(save))
+        _call("save_async", self.pointer, state.place(path), ctypes.byref(state.struct), ctypes.byref(save))
         return AsyncSave(save)
 
     def load(self, path, state):
         """(result, name -> bytes of the values)."""
         result = _Result(ctypes.sizeof(_Result))
-        _call("load", self.pointer, _path(path), ctypes.byref(state.struct), ctypes.byref(result))
+        _call("load", self.pointer, state.place(path), ctypes.byref(state.struct), ctypes.byref(result))
         values, address, length = {}, ctypes.c_void_p(), ctypes.c_uint64()
         for index, name in enumerate(state.names):
             _call("loaded_value", self.pointer, index, ctypes.byref(address), ctypes.byref(length))
@@ -371,7 +393,7 @@ class Handle:
     def inspect(self, path):
         """The Entries of a checkpoint, by name."""
         checkpoint, entries = ctypes.c_void_p(), {}
-        _call("inspect", self.pointer, _path(path), ctypes.byref(checkpoint))
+        _call("inspect", self.pointer, encode_path(path), ctypes.byref(checkpoint))
         try:
             for index in range(_library.ckptbench_checkpoint_count(checkpoint)):
                 entry = _Entry(ctypes.sizeof(_Entry))
@@ -384,7 +406,11 @@ class Handle:
 
 
 def listen(host):
-    """(listener, meeting text) of rank 0; the listener goes to a Handle."""
+    """(listener, meeting text) of rank 0; the listener goes to a Handle, or to forget_listener."""
     listener, meeting = ctypes.c_void_p(), ctypes.create_string_buffer(MEETING_BYTES)
     _call("listen", host.encode() if host else None, ctypes.byref(listener), meeting)
     return listener, meeting.value
+
+
+def forget_listener(listener):
+    _library.ckptbench_listener_free(listener)

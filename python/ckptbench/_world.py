@@ -1,12 +1,17 @@
 """Handles of the library, one for each process group and set of options, opened when they are first needed.
 
 Ranks find each other through torch's store, once; after that they talk over the library's own TCP connections, so that
-saves in the background neither use nor disturb the process groups of the training."""
+saves in the background neither use nor disturb the process groups of the training.
+
+Before rank 0 tells where it listens, every rank writes under a key of its own that it is ready, or why it fails: then
+none waits for a rank that has failed."""
+import contextlib
 import datetime
 import multiprocessing.util
 import os
 import socket
 import sys
+import time
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
@@ -52,26 +57,87 @@ def _reachable_host():
     return master if is_loopback and master != "localhost" else found
 
 
-def _open(group, name, words):
-    rank, size = dist.get_rank(group), dist.get_world_size(group)
-    if size == 1:
+class _Meeting:
+    """The keys in torch's store under which the ranks of a group meet for one handle."""
+
+    def __init__(self, key, rank, size):
+        self.key, self.rank, self.size, self.deadline = key, rank, size, time.monotonic()
+        self.store = distributed_c10d._get_default_store()
+        self.ask("check", [key])  # fails at once where the store has ended; a new client would try to connect for long
+        self.store = _store()
+
+    def ask(self, function, *arguments):
+        """Calls a function of the store."""
+        try:
+            return getattr(self.store, function)(*arguments)
+        except RuntimeError as error:
+            if function == "wait" and time.monotonic() >= self.deadline:
+                missing = next((rank for rank in range(self.size) if not self.ask("check", [self.ready(rank)])), 0)
+                raise _library.Error(f"rank {missing} did not come within timeout.op", _library.TIMEOUT) from None
+            reason = (str(error).splitlines() or [""])[0]
+            raise _library.Error("torch's store, through which ranks find each other, does not answer: the process that serves it "
+                                 f"(rank 0, or torchrun's agent) may have ended ({reason})", _library.ABORTED) from None
+
+    def ready(self, rank):
+        return f"{self.key}/{rank}"
+
+    def wait(self, keys):
+        """What the keys hold, as soon as all are there. Raises what a rank has written there that has failed."""
+        self.ask("wait", keys, datetime.timedelta(seconds=max(self.deadline - time.monotonic(), 0.001)))
+        texts = [self.ask("get", key) for key in keys]
+        for text in texts:
+            if text.startswith(b"!"):
+                raise _FailedElsewhere(f"stopped because {text[1:].decode(errors='replace')}", _library.ABORTED)
+        return texts
+
+    def fail(self, failure):
+        """Tells the others that this rank fails."""
+        text = f"!rank {self.rank} failed: {_library.said(failure)}"
+        with contextlib.suppress(_library.Error):
+            self.ask("set", self.key, text)
+            self.ask("set", self.ready(self.rank), text)
+
+
+class _FailedElsewhere(_library.Error):
+    pass
+
+
+def _meet(meeting, seconds):
+    """The arguments of this rank's Handle by which it finds the others."""
+    meeting.deadline = time.monotonic() + seconds
+    meeting.ask("set", meeting.ready(meeting.rank), "ready")
+    if meeting.rank > 0:
+        return {"meeting": meeting.wait([meeting.key])[0]}
+    meeting.wait([meeting.ready(rank) for rank in range(meeting.size)])
+    listener, text = _library.listen(_reachable_host())
+    try:
+        meeting.ask("set", meeting.key, text)
+    except BaseException:
+        _library.forget_listener(listener)
+        raise
+    return {"listener": listener}
+
+
+def _open(group, name, words, stale):
+    """`stale`: a handle of an earlier group, which is closed first, or None."""
+    if not group or dist.get_world_size(group) == 1:
+        if stale:
+            stale.close()
         return _library.Handle(words=words)
     number = _opened[name] = _opened.get(name, 0) + 1
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    key, store = f"ckptbench/{restart}/{name}/{number}", _store()
-    if rank > 0:
-        store.wait([key], datetime.timedelta(minutes=10))
-        meeting = store.get(key)
-        if meeting.startswith(b"!"):
-            raise _library.Error(f"rank 0 cannot be reached: {meeting[1:].decode()}")
-        return _library.Handle(rank, size, meeting=meeting, words=words)
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    meeting = _Meeting(f"ckptbench/{restart}/{name}/{number}", rank, size)
     try:
-        listener, meeting = _library.listen(_reachable_host())
-    except _library.Error as error:
-        store.set(key, f"!{error}")
+        if stale:
+            stale.close()
+        found = _meet(meeting, _library.timeout(words))
+    except _FailedElsewhere as failure:
+        raise _library.Error(str(failure), failure.code) from None
+    except BaseException as failure:
+        meeting.fail(failure)
         raise
-    store.set(key, meeting)
-    return _library.Handle(rank, size, listener=listener, words=words)
+    return _library.Handle(rank, size, words=words, **found)
 
 
 def handle(process_group=None, words=(), alone=False):
@@ -85,12 +151,11 @@ def handle(process_group=None, words=(), alone=False):
         return known[1]
     if known:  # of a group that was destroyed: its saves must have ended before others use the same name
         del _handles[name, words]
-        known[1].close()
     global _process
     if _process != os.getpid():  # also a process of multiprocessing, which calls no function of atexit
         _process = os.getpid()
         multiprocessing.util.Finalize(None, _close_at_exit, exitpriority=100)
-    opened = _open(group, name, words) if group else _library.Handle(words=words)
+    opened = _open(group, name, words, known and known[1])
     opened.group, opened.ranks = name, tuple(dist.get_process_group_ranks(group)) if group else ()
     _handles[name, words] = group, opened
     return opened

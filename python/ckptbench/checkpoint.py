@@ -179,7 +179,9 @@ def _restore(state, plain, flatten_optimizer):
             state[key] = plain[key]
 
 
-def _check_state(function, state):
+def _check(function, path, state):
+    """Part of describing a state, so that what is wrong on one rank fails on all."""
+    _library.encode_path(str(path))
     if not isinstance(state, dict):
         raise TypeError(f"{function}(path, state): state is a dict, as in {{'model': model, 'optimizer': optimizer}}, and no {type(state).__name__}")
 
@@ -192,11 +194,11 @@ def save(path, state, async_checkpoint=False, *, process_group=None, flatten_opt
     With async_checkpoint=True it returns once the tensors are copied, and the state may change; the rest happens in a
     thread of the library. The next save waits for it. If it fails, its result() or else the next call raises the reason.
     Returns a Save. Raises Error."""
-    _check_state("save", state)
     handle = _world.handle(process_group, _world.words_of(options))
     started = time.monotonic()
 
     def describe():
+        _check("save", path, state)
         _settle(handle)
         flat, paths = _state.flatten(_plain(state, lambda key: flatten_optimizer))
         tensors, values = _state.split(flat)
@@ -246,15 +248,15 @@ def load(path, state, broadcast_checkpoint=False, *, process_group=None, strict=
     has none of the keys of `state` is an error all the same. Values other than tensors are unpickled, so load only
     checkpoints that you trust. The state of an optimizer may be stored by the names of its parameters, as save does, or by
     their numbers, as Optimizer.state_dict() has it. Returns the load's times. Raises Error."""
-    _check_state("load", state)
     if broadcast_checkpoint:
         options = {"load_exchange": "broadcast", **options}
     handle = _world.handle(process_group, _world.words_of(options))
     path, target = str(path), _Target()
-    has_optimizer = any(isinstance(value, torch.optim.Optimizer) for value in state.values())
 
     def describe():
+        _check("load", path, state)
         _settle(handle)
+        has_optimizer = any(isinstance(value, torch.optim.Optimizer) for value in state.values())
         stored = {} if strict and not has_optimizer else handle.inspect(path)
         target.is_flat = lambda key: f"{key}.param_groups.0.params" not in stored
         target.plain = _plain(state, target.is_flat)

@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 import warnings
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -444,6 +445,54 @@ def a_place_that_is_taken(ranks):
 @case
 def unknown_options(ranks):
     return ranks.must_fail("io.nonsense", lambda: check().save(ranks.path("options"), small(ranks), io_nonsense=3))
+
+
+# A rank that fails before the ranks have met
+
+@case
+def one_rank_cannot_open(ranks):
+    """Options that are wrong, or a rank that cannot listen, are told to all ranks; the next save opens new connections."""
+    for bad in (0, ranks.size - 1):
+        options = {"io_depth": 3, **({"io_blok": "1MiB"} if ranks.rank == bad else {})}
+        words = "io.blok" if ranks.rank == bad else f"rank {bad} failed: unknown key 'io.blok'"
+        failed = ranks.agreed(ranks.must_fail(words, lambda: check().save(ranks.path("never"), small(ranks), **options)))
+        if failed:
+            return failed
+    with mock.patch.object(check()._library, "listen", side_effect=ValueError("no port\nis left")):
+        words = "no port" if ranks.rank == 0 else "rank 0 failed: ValueError: no port is left"
+        failed = ranks.agreed(ranks.must_fail(words, lambda: check().save(ranks.path("never"), small(ranks), io_depth=3)))
+    check().save(ranks.path("opened"), small(ranks), io_depth=3)
+    return failed
+
+
+@case
+def one_rank_calls_wrongly(ranks):
+    for path, state, words in ((ranks.path("wrongly"), ["no dict"], "state is a dict"), ("with\0zero", small(ranks), "a path has no byte 0")):
+        given = (path, state) if ranks.rank == ranks.size - 1 else (ranks.path("wrongly"), small(ranks))
+        failed = ranks.agreed(ranks.must_fail(words, lambda: check().save(*given)), ranks.must_fail(words, lambda: check().load(*given)))
+        if failed:
+            return failed
+    return None
+
+
+@case
+def a_rank_that_does_not_come(ranks):
+    """The others wait for it for timeout.op, and then name it."""
+    group = dist.new_group(list(range(ranks.size)))
+    if ranks.rank == ranks.size - 1:
+        return None
+    return ranks.must_fail("did not come within timeout.op", lambda: check().save(ranks.path("alone"), {"b": torch.ones(2)}, process_group=group,
+                                                                                  timeout_op="2s"))
+
+
+@case
+def a_store_of_torch_that_has_ended(ranks):
+    group, server = dist.new_group(list(range(ranks.size))), dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    client = dist.TCPStore("127.0.0.1", server.port)
+    del server
+    with mock.patch.object(dist.distributed_c10d, "_get_default_store", return_value=client):
+        return ranks.must_fail("torch's store, through which ranks find each other, does not answer",
+                               lambda: check().save(ranks.path("no-store"), {"b": torch.ones(2)}, process_group=group))
 
 
 # Asynchronous saves
