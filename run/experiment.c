@@ -427,10 +427,13 @@ static void write_value(const struct experiment *self, enum option_id id, struct
         json_write_text(json, experiment_text(self, id));
 }
 
-void experiment_write_json(const struct experiment *self, struct json_writer *json)
+void experiment_write_json(const struct experiment *self,
+                           bool (*has_key)(const struct experiment *self, enum option_id id), struct json_writer *json)
 {
     json_write_begin_object(json);
     for (int i = 0; i < OPTION_COUNT; i++) {
+        if (has_key && !has_key(self, (enum option_id)i))
+            continue;
         json_write_key(json, option_row((enum option_id)i)->name);
         write_value(self, (enum option_id)i, json);
     }

@@ -33,10 +33,6 @@ int experiment_set(struct experiment *self, const char *key, const char *value, 
 int experiment_reset(struct experiment *self, enum option_id id, struct cb_err *err) CB_MUST_CHECK;
 bool experiment_was_set(const struct experiment *self, enum option_id id);
 
-/* Whether a key has an effect with workload=watch: the command decides what is saved, where and how; keys of the run as a
- * whole remain. */
-bool experiment_watch_uses(enum option_id id);
-
 /* Checks keys against each other, as far as that requires neither model nor machine. */
 int experiment_validate(const struct experiment *self, struct cb_err *err) CB_MUST_CHECK;
 
@@ -64,8 +60,10 @@ int experiment_write_yaml(const struct experiment *self, struct buf *out, struct
 int experiment_read_yaml(const char *name, const char *text, size_t len, struct experiment **self,
                          struct cb_err *err) CB_MUST_CHECK;
 
-/* {"model": "gpt2", "tp": 2, …} with every key: numbers and booleans as such, other types as their canonical text. */
-void experiment_write_json(const struct experiment *self, struct json_writer *json);
+/* {"model": "gpt2", "tp": 2, …} with every key, or those for which has_key (may be NULL) is true: numbers and booleans as
+ * such, other types as their canonical text. */
+void experiment_write_json(const struct experiment *self,
+                           bool (*has_key)(const struct experiment *self, enum option_id id), struct json_writer *json);
 /* {"kind": "nightly", …} */
 void experiment_write_labels_json(const struct experiment *self, struct json_writer *json);
 

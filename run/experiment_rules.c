@@ -325,22 +325,10 @@ static int validate_files(const struct experiment *self, struct cb_err *err)
                    experiment_text(self, OPT_IO_BLOCK), units_format_bytes_exact(meant, text));
 }
 
-bool experiment_watch_uses(enum option_id id)
-{
-    static const char *const used[] = {"workload", "command", "ranks", "nodes",  "ranks_per_node", "baseline",
-                                       "store",    "repeat",  "mtbf",  "slurm.", "timeout.run"};
-    const char *name = option_row(id)->name;
-    size_t i = 0;
-    while (i < sizeof used / sizeof *used && strcmp(name, used[i]) != 0 &&
-           (strcmp(used[i], "slurm.") != 0 || strncmp(name, used[i], strlen(used[i])) != 0))
-        i++;
-    return i < sizeof used / sizeof *used;
-}
-
 static int validate_watch(const struct experiment *self, struct cb_err *err)
 {
     for (unsigned id = 0; id < OPTION_COUNT && workload_kind_of(self)->watches; id++)
-        if (!experiment_watch_uses((enum option_id)id) && experiment_was_set(self, (enum option_id)id))
+        if (!workload_uses(workload_kind_of(self), (enum option_id)id) && experiment_was_set(self, (enum option_id)id))
             return cb_fail(err, CB_ERR_USAGE,
                            "%s=%s has no effect with workload=watch: the command decides what it saves, and how",
                            option_row((enum option_id)id)->name, experiment_text(self, (enum option_id)id));

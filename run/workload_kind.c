@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "run/library_keys.h"
+
 static const struct workload_kind kinds[] = {
     {"checkpoint", .has_ranks = true, .has_layout = true, .uses_engine = true},
     {"raw", .has_ranks = true, .has_layout = true, .is_raw = true},
@@ -70,16 +72,44 @@ static const struct {
     {"io.gds", saves_state},
 };
 
+static bool is_named(const char *name, const char *listed)
+{
+    size_t len = strlen(listed);
+    return listed[len - 1] == '.' ? strncmp(name, listed, len) == 0 : strcmp(name, listed) == 0;
+}
+
+bool workload_watch_uses(enum option_id id)
+{
+    static const char *const used[] = {"workload", "command", "ranks", "nodes",  "ranks_per_node", "baseline",
+                                       "store",    "repeat",  "mtbf",  "slurm.", "timeout.run"};
+    size_t i = 0;
+    while (i < sizeof used / sizeof *used && !is_named(option_row(id)->name, used[i]))
+        i++;
+    return i < sizeof used / sizeof *used;
+}
+
 bool workload_uses(const struct workload_kind *self, enum option_id id)
 {
-    const char *name = option_row(id)->name;
-    for (size_t i = 0; i < sizeof limited_keys / sizeof *limited_keys; i++) {
-        const char *limited = limited_keys[i].name;
-        size_t len = strlen(limited);
-        if (limited[len - 1] == '.' ? strncmp(name, limited, len) == 0 : strcmp(name, limited) == 0)
+    for (size_t i = 0; i < sizeof limited_keys / sizeof *limited_keys; i++)
+        if (is_named(option_row(id)->name, limited_keys[i].name))
             return limited_keys[i].used_by(self);
-    }
-    return true;
+    return !self->watches || workload_watch_uses(id);
+}
+
+/* A watched program has no store but the places where it saves; its ranks may be unknown. Those of libckptbench, which
+ * have no command, have the keys of the library. */
+static bool watched_run_has(const struct experiment *experiment, enum option_id id)
+{
+    if (id == OPT_STORE || (id == OPT_RANKS && experiment_u64(experiment, id) == 0))
+        return false;
+    return workload_watch_uses(id) ||
+           (!*experiment_text(experiment, OPT_COMMAND) && library_keys_has(option_row(id)->name));
+}
+
+bool workload_has_key(const struct experiment *experiment, enum option_id id)
+{
+    const struct workload_kind *kind = workload_kind_of(experiment);
+    return kind->watches ? watched_run_has(experiment, id) : workload_uses(kind, id);
 }
 
 const struct workload_kind *workload_kind_named(const char *name)

@@ -23,5 +23,11 @@ const struct workload_kind *workload_kind_of(const struct experiment *experiment
 const struct workload_kind *workload_kind_named(const char *name);
 /* Whether a run of this workload uses the key. Keys of the whole run (ranks, store, slurm.*) are used by all. */
 bool workload_uses(const struct workload_kind *self, enum option_id id);
+/* Whether a key has an effect with workload=watch: the command decides what is saved, where and how; keys of the run as a
+ * whole remain. */
+bool workload_watch_uses(enum option_id id);
+/* Whether the key says anything about this run, and so is to be shown. A watched run has neither the store nor the ranks of
+ * the defaults. */
+bool workload_has_key(const struct experiment *experiment, enum option_id id);
 
 #endif

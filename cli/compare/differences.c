@@ -7,6 +7,7 @@
 #include "core/alloc.h"
 #include "core/buf.h"
 #include "run/options.h"
+#include "run/workload_kind.h"
 
 #define VALUES_MAX_BYTES 4096
 #define VALUES_SHOWN 6
@@ -155,7 +156,8 @@ static bool is_used(const struct comparison_side *const sides[2], enum option_id
     bool used[2] = {false, false};
     for (int s = 0; s < 2; s++)
         for (size_t i = 0; i < sides[s]->count && !used[s]; i++)
-            used[s] = experiment_uses(sides[s]->runs[i]->experiment, id);
+            used[s] = experiment_uses(sides[s]->runs[i]->experiment, id) &&
+                      workload_has_key(sides[s]->runs[i]->experiment, id);
     return used[0] && used[1];
 }
 

@@ -191,8 +191,11 @@ void metric_lines_name(const struct metric_lines *self, const struct metric_line
 {
     const struct workload_kind *workload = workload_kind_of(line->experiment);
     bool has_model = !metric_is_of_suite(self->metric) && !workload->watches;
+    const char *command = workload->watches ? experiment_text(line->experiment, OPT_COMMAND) : "";
     if (axes->count)
         sweep_axes_describe(axes, line->experiment, out);
+    else if (*command)
+        buf_printf(out, "command=%s", command);
     else
         buf_printf(out, "%s=%s ranks=%s (%s)", has_model ? "model" : "workload",
                    has_model ? experiment_text(line->experiment, OPT_MODEL) : workload->name,

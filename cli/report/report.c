@@ -606,7 +606,8 @@ void report_write_members(const struct run_info *info, struct json_writer *json)
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         json_member_text(json, texts[i][0], texts[i][1] && *texts[i][1] ? texts[i][1] : NULL);
     json_write_key(json, "experiment");
-    experiment_write_json(info->experiment, json);
+    experiment_write_json(info->experiment, workload_kind_of(info->experiment)->watches ? workload_has_key : NULL,
+                          json);
     json_write_key(json, "labels");
     experiment_write_labels_json(info->experiment, json);
     write_metrics_json(info, json);

@@ -62,7 +62,7 @@ static bool option_differs(const struct experiment *const *experiments, size_t c
     const char *first = NULL;
     for (size_t i = 0; i < count; i++) {
         const char *value = experiment_text(experiments[i], id);
-        if (!workload_uses(workload_kind_of(experiments[i]), id) || !experiment_uses(experiments[i], id))
+        if (!workload_has_key(experiments[i], id) || !experiment_uses(experiments[i], id))
             continue;
         if (first && strcmp(first, value) != 0)
             return true;
@@ -196,7 +196,7 @@ void sweep_axes_describe(const struct sweep_axes *self, const struct experiment 
     enum option_id id;
     bool any = false;
     for (size_t i = 0; i < self->count; i++) {
-        if (option_find(self->keys[i], &id, NULL) == 0 && !workload_uses(workload_kind_of(experiment), id))
+        if (option_find(self->keys[i], &id, NULL) == 0 && !workload_has_key(experiment, id))
             continue;
         buf_printf(out, "%s%s=%s", any ? " " : "", self->keys[i], sweep_axes_value(experiment, self->keys[i]));
         any = true;

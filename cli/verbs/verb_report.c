@@ -424,7 +424,7 @@ static int add_line_title(struct site *self, const struct site_page *line, struc
     int rc = history_load_experiment(self->history, line->newest, &experiment, err);
     if (rc)
         return rc;
-    bool has_model = experiment_uses(experiment, OPT_MODEL);
+    bool has_model = workload_has_key(experiment, OPT_MODEL);
     const char *ranks = experiment_text(experiment, OPT_RANKS);
     int len = snprintf(title, sizeof title, "%s",
                        has_model ? experiment_text(experiment, OPT_MODEL) : workload_kind_of(experiment)->name);

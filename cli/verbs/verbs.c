@@ -10,6 +10,7 @@
 #include "run/cuda_plugin.h"
 #include "run/experiment.h"
 #include "run/options.h"
+#include "run/workload_kind.h"
 
 #define MAX_VERBS 64
 #define HELP_WIDTH 100
@@ -80,7 +81,7 @@ static void write_key(struct buf *out, enum option_id id)
 static bool takes_key(const struct verb *verb, enum option_id id)
 {
     static const char *const others[] = {"workload", "command", "repeat", "slurm."};
-    bool takes = !verb->takes_command || experiment_watch_uses(id);
+    bool takes = !verb->takes_command || workload_watch_uses(id);
     for (size_t i = 0; i < sizeof others / sizeof *others && verb->takes_command; i++)
         takes = takes && strncmp(option_row(id)->name, others[i], strlen(others[i])) != 0;
     return takes;

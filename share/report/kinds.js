@@ -8,7 +8,7 @@ function says(text, kind) {
 
 function ranksOf(run) {
     const of = Object.values(run.ranks || {})[0] || [];
-    return of.length || run.experiment.ranks;
+    return of.length || run.experiment.ranks || 0;
 }
 
 function answerOfOperation(run, operation) {

@@ -421,6 +421,27 @@ def test_runs_of_a_program_are_a_line_of_the_history(tmp_path):
     assert module["experiment"]["command"] == "json.tool"
 
 
+def test_only_keys_that_a_watched_run_has_are_shown(tmp_path):
+    """Not the store, the model and the ranks of the defaults."""
+    (tmp_path / "sub").mkdir()
+    watched = watch_told(tmp_path, 1)
+    beside = watch_told(tmp_path, 1, folder="/nowhere/else", words=["slurm.time=3h"])
+    assert {"workload", "command", "slurm.time", "mtbf"} <= set(watched.shown["experiment"])
+    assert not {"model", "store", "ranks", "io.block", "train.steps", "s3.endpoint", "engine"} & set(watched.shown["experiment"])
+    (listed,) = [run for run in json.loads(ckptbench(tmp_path, "list", "--json").stdout) if run["run"] == watched.run]
+    assert listed["experiment"] == watched.shown["experiment"]
+    # Beside a benchmark, and beside a run from another folder, of which the default store is another.
+    (tmp_path / "run").write_text(ckptbench(tmp_path, "run", "model=gpt2-tiny", "iterations=1", "baseline=false", "--json").stdout)
+    benchmark = json.loads((tmp_path / "run").read_text())["run"]
+    told = subprocess.run([PROGRAM, "watch", "baseline=false", "--", "sh", "../told.sh", "../lines"], cwd=tmp_path / "sub", env=environment(tmp_path),
+                          capture_output=True, text=True, timeout=120, check=True).stderr
+    elsewhere = next(line.split()[1] for line in told.splitlines() if line.startswith("run 20"))
+    for other, keys in ((benchmark, "workload watch -> checkpoint, command told.sh -> "), (beside.run, "slurm.time 0s -> 3h"), (elsewhere, None)):
+        compared = ckptbench(tmp_path, "compare", watched.run, other).stdout
+        assert [line for line in compared.splitlines() if line.startswith("differs")] == [f"differs: {keys}"] * (keys is not None), compared
+    assert ckptbench(tmp_path, "history", "save_s", "workload=watch").stdout.startswith("save_s of command=told.sh, 3 runs")
+
+
 def test_keys_that_would_do_nothing_are_refused(tmp_path):
     for word in ("model=gpt2", "timeout.stall=1m", "io.depth=16", "iterations=3", "warmup=0", "command=true"):
         error = ckptbench(tmp_path, "watch", word, "--", "true", code=2).stderr

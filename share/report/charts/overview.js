@@ -20,12 +20,12 @@ function namesOfLines(lines, runs) {
     const known = lines.map(({ key, points }) => ({ key, place: points[0], experiment: points.map((point) => experiments.get(point.run)).find(Boolean) }));
     const differ = (values) => new Set(values).size > 1;
     const all = known.map(({ experiment }) => experiment).filter(Boolean);
-    const keys = Object.keys(all[0] || {}).filter((name) => name !== "name" && name !== "store" && differ(all.map((experiment) => String(experiment[name]))));
+    const keys = [...new Set(all.flatMap(Object.keys))].filter((name) => name !== "name" && name !== "store" && differ(all.filter((experiment) => name in experiment).map((experiment) => String(experiment[name]))));
     return Object.fromEntries(known.map(({ key, place, experiment }) => {
-        const parts = experiment ? keys.map((name) => `${name}=${experiment[name]}`) : [`experiment ${place.experiment_hash}`];
+        const parts = experiment ? keys.filter((name) => name in experiment).map((name) => `${name}=${experiment[name]}`) : [`experiment ${place.experiment_hash}`];
         if (differ(known.map((line) => line.place.store))) parts.push(`on ${place.store}`);
         if (differ(known.map((line) => line.place.site))) parts.push(`at ${place.site}`);
-        return [key, parts.join(" ") || (experiment ? `${experiment.workload}, ${experiment.model}` : "")];
+        return [key, parts.join(" ") || (experiment ? `${experiment.workload}, ${experiment.model || experiment.command}` : "")];
     }));
 }
 
