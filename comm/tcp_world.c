@@ -266,7 +266,7 @@ static void let_in(struct tcp_world *self)
     uint64_t now_ns = clock_monotonic_ns();
     struct channel *channel = NULL;
     while (self->stranger_count < STRANGERS_MOST &&
-           channel_accept(self->server, self->listening_fd, &channel, NULL) == 0 && channel)
+           channel_accept(self->server, self->listener.fd, &channel, NULL) == 0 && channel)
         self->strangers[self->stranger_count++] = (struct tcp_stranger){channel, now_ns};
     for (size_t i = 0; i < self->stranger_count;) {
         struct tcp_stranger *stranger = &self->strangers[i];
@@ -456,8 +456,7 @@ static void free_world(struct message_world *world)
         free(early->bytes);
         free(early);
     }
-    if (self->listening_fd >= 0)
-        close(self->listening_fd);
+    fork_socket_close(&self->listener);
     channel_context_free(self->server);
     channel_context_free(self->client);
     pthread_mutex_destroy(&self->base.lock);
@@ -537,6 +536,17 @@ static int resolve(const char *name, char address[ADDRESS_BYTES], struct cb_err 
     return 0;
 }
 
+/* Takes over the socket that is there already, or opens one. */
+static int listen_here(struct tcp_world *self, const struct comm_tcp_place *place, struct cb_err *err)
+{
+    int fd = place->listening_fd > 0 ? place->listening_fd : -1;
+    fork_socket_hold();
+    int rc = fd < 0 ? channel_listen(place->rank == 0 ? place->port : 0, &fd, &self->port, err) : 0;
+    fork_socket_add(&self->listener, fd);
+    fork_socket_release();
+    return rc;
+}
+
 static int make_world(const struct comm_tcp_place *place, struct tcp_world **world, struct cb_err *err)
 {
     struct tcp_world *self = calloc(1, sizeof *self);
@@ -546,7 +556,6 @@ static int make_world(const struct comm_tcp_place *place, struct tcp_world **wor
         return alloc_fail(err, "for the communicator");
     }
     pthread_mutex_init(&self->base.lock, NULL);
-    self->listening_fd = place->listening_fd > 0 ? place->listening_fd : -1;
     self->base.rank = place->rank;
     self->base.size = self->base.first_gone = place->size;
     self->base.ops = &tcp_ops;
@@ -555,15 +564,15 @@ static int make_world(const struct comm_tcp_place *place, struct tcp_world **wor
     self->peers = calloc(place->size, sizeof *self->peers);
     self->hosts = calloc(place->size, sizeof *self->hosts);
     read_host(self->host);
-    int rc = self->peers && self->hosts ? 0 : alloc_fail(err, "for %u ranks", place->size);
+    int rc = listen_here(self, place, err);
+    if (!rc && (!self->peers || !self->hosts))
+        rc = alloc_fail(err, "for %u ranks", place->size);
     for (uint32_t i = 0; i < place->size && !rc; i++)
         self->peers[i].last_send = &self->peers[i].sends;
     if (!rc)
         rc = channel_context_new(&place->key, CHANNEL_SERVER, &self->server, err);
     if (!rc)
         rc = channel_context_new(&place->key, CHANNEL_CLIENT, &self->client, err);
-    if (!rc && self->listening_fd < 0)
-        rc = channel_listen(place->rank == 0 ? place->port : 0, &self->listening_fd, &self->port, err);
     if (!rc && place->rank != 0)
         rc = resolve(place->address, self->peers[0].place.address, err);
     if (rc) {

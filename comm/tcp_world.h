@@ -10,6 +10,7 @@
 
 #include "comm/comm_messages.h"
 #include "comm/comm_tcp.h"
+#include "core/fork_socket.h"
 
 #define HOST_BYTES 80
 #define ADDRESS_BYTES 48
@@ -48,7 +49,7 @@ struct tcp_stranger {
 struct tcp_world {
     struct message_world base;
     struct channel_context *server, *client;
-    int listening_fd;
+    struct fork_socket listener;
     uint16_t port;
     uint32_t came; /* on rank 0, the number of hellos */
     bool has_table;

@@ -21,6 +21,7 @@
 
 #include "core/alloc.h"
 #include "core/buf.h"
+#include "core/fork_socket.h"
 #include "core/hash.h"
 
 #define FRAME_HEAD_BYTES 4
@@ -36,7 +37,7 @@ struct channel_context {
 };
 
 struct channel {
-    int fd;
+    struct fork_socket socket;
     SSL *tls;
     bool connecting, open, failed, wants_write;
     struct buf in, out;
@@ -219,19 +220,19 @@ int channel_listen(uint16_t port, int *fd, uint16_t *bound, struct cb_err *err)
     return failure ? cb_fail_errno(err, failure, "listening on TCP port %u", port) : 0;
 }
 
-/* Takes ownership of the descriptor, also on failure. */
-static int channel_new(struct channel_context *context, int fd, bool server, struct channel **channel,
-                       struct cb_err *err)
+/* Takes over the socket, also on failure. */
+static int channel_new(struct channel_context *context, struct fork_socket *socket, bool server,
+                       struct channel **channel, struct cb_err *err)
 {
-    int yes = 1;
+    int yes = 1, fd = socket->fd;
     struct channel *self = calloc(1, sizeof *self);
     if (!self) {
-        close(fd);
+        fork_socket_close(socket);
         return alloc_fail(err, "for a connection");
     }
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
-    self->fd = fd;
+    fork_socket_move(&self->socket, socket);
     buf_init(&self->in, FRAME_HEAD_BYTES + CHANNEL_MAX_MESSAGE_BYTES + READ_BYTES);
     buf_init(&self->out, FRAME_HEAD_BYTES + CHANNEL_MAX_UNSENT_BYTES);
     self->tls = SSL_new(context->tls);
@@ -249,13 +250,17 @@ static int channel_new(struct channel_context *context, int fd, bool server, str
 
 int channel_accept(struct channel_context *context, int listening_fd, struct channel **channel, struct cb_err *err)
 {
-    int fd = accept4(listening_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    struct fork_socket socket = {0};
+    fork_socket_hold();
+    int fd = accept4(listening_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), failure = errno;
+    fork_socket_add(&socket, fd);
+    fork_socket_release();
     if (fd >= 0)
-        return channel_new(context, fd, true, channel, err);
+        return channel_new(context, &socket, true, channel, err);
     *channel = NULL;
-    if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED || errno == EPROTO)
+    if (failure == EAGAIN || failure == EINTR || failure == ECONNABORTED || failure == EPROTO)
         return 0;
-    return cb_fail_errno(err, errno, "letting a connection in");
+    return cb_fail_errno(err, failure, "letting a connection in");
 }
 
 static bool parse_address(const char *address, uint16_t port, struct sockaddr_storage *place, socklen_t *len)
@@ -281,16 +286,20 @@ int channel_connect(struct channel_context *context, const char *address, uint16
     socklen_t len = 0;
     if (!parse_address(address, port, &place, &len))
         return cb_fail(err, CB_ERR_USAGE, "%s is no IP address", address);
-    int fd = socket(place.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    struct fork_socket made = {0};
+    fork_socket_hold();
+    int fd = socket(place.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), failure = errno;
+    fork_socket_add(&made, fd);
+    fork_socket_release();
     if (fd < 0)
-        return cb_fail_errno(err, errno, "connecting to %s", address);
+        return cb_fail_errno(err, failure, "connecting to %s", address);
     bool waits = connect(fd, (const struct sockaddr *)&place, len) < 0;
-    if (waits && errno != EINPROGRESS) {
-        int failure = errno;
-        close(fd);
+    failure = errno;
+    if (waits && failure != EINPROGRESS) {
+        fork_socket_close(&made);
         return cb_fail_errno(err, failure, "connecting to %s, port %u", address, port);
     }
-    int rc = channel_new(context, fd, false, channel, err);
+    int rc = channel_new(context, &made, false, channel, err);
     if (!rc)
         (*channel)->connecting = waits;
     return rc;
@@ -303,7 +312,7 @@ void channel_free(struct channel *self)
     if (self->tls && self->open && !self->failed)
         SSL_shutdown(self->tls);
     SSL_free(self->tls);
-    close(self->fd);
+    fork_socket_close(&self->socket);
     buf_release(&self->in);
     buf_release(&self->out);
     free(self);
@@ -312,7 +321,7 @@ void channel_free(struct channel *self)
 
 int channel_fd(const struct channel *self)
 {
-    return self->fd;
+    return self->socket.fd;
 }
 
 short channel_events(const struct channel *self)
@@ -362,12 +371,12 @@ static int judge(struct channel *self, int result, const char *what, struct cb_e
 
 static int finish_connecting(struct channel *self, struct cb_err *err)
 {
-    struct pollfd ready = {.fd = self->fd, .events = POLLOUT};
+    struct pollfd ready = {.fd = self->socket.fd, .events = POLLOUT};
     int failure = 0;
     socklen_t len = sizeof failure;
     if (poll(&ready, 1, 0) < 1)
         return 0;
-    if (getsockopt(self->fd, SOL_SOCKET, SO_ERROR, &failure, &len) < 0)
+    if (getsockopt(self->socket.fd, SOL_SOCKET, SO_ERROR, &failure, &len) < 0)
         failure = errno;
     if (failure)
         return fail(self, cb_fail_errno(err, failure, "connecting"));

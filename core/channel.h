@@ -3,7 +3,8 @@
  * A peer without the key fails in the handshake. Nothing here blocks: the owner polls channel_fd() for
  * channel_events(), calls channel_work(), reads complete messages with channel_next(), and sets its own deadlines,
  * also for a handshake that does not finish. A message is at most CHANNEL_MAX_MESSAGE_BYTES of any content. A failed
- * channel stays failed. A channel belongs to one thread, and so do all channels that share a context. */
+ * channel stays failed. A channel belongs to one thread, and so do all channels that share a context. A child that
+ * fork() makes is without the connections of its parent, and may not use its channels. */
 #ifndef CORE_CHANNEL_H
 #define CORE_CHANNEL_H
 

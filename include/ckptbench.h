@@ -25,7 +25,9 @@
  * progress. The library's own threads call nothing of the program but the functions of struct ckptbench_messages.
  *
  * The library never prints, never ends the process, and installs no signal handlers. It ignores nothing silently: what
- * it cannot do is an error. It opens sockets and files with close-on-exec. After a fork() the child must not use it.
+ * it cannot do is an error. It opens sockets and files with close-on-exec. After a fork() the child must not use its
+ * parent's handles; it may open its own. It does not keep the connections of its parent (a handler of pthread_atfork
+ * closes them), so that other ranks notice at once when the parent ends.
  *
  * Memory: what is passed in is borrowed for the call, unless noted. Memory that the library returns belongs to the
  * object that the description names.

@@ -2,6 +2,7 @@
  * path, and what callers are told. */
 #include "library_grid.h"
 
+#include <signal.h>
 #include <sys/wait.h>
 
 #include "lib/claims.h"
@@ -202,6 +203,12 @@ static void closing_nothing_passes_and_says_so(void **state)
 
 /* --- ranks that die --- */
 
+static void must_say(const char *text, const char *wanted)
+{
+    if (!strstr(text, wanted))
+        fail_msg("'%s' is not in '%s'", wanted, text);
+}
+
 static void a_rank_that_dies_is_named_and_the_others_can_close(void **state)
 {
     (void)state;
@@ -231,13 +238,52 @@ static void a_rank_that_dies_is_named_and_the_others_can_close(void **state)
     free(grid);
 }
 
-/* --- ranks that do not meet --- */
-
-static void must_say(const char *text, const char *wanted)
+/* A rank that has forked a child, as it does for the workers of a DataLoader. The child stays until the pipe ends. */
+static pid_t rank_with_child(const char *meeting, const int until[2])
 {
-    if (!strstr(text, wanted))
-        fail_msg("'%s' is not in '%s'", wanted, text);
+    struct ckptbench_open_options options = {
+        .struct_bytes = sizeof options, .rank = 1, .rank_count = 2, .meeting = meeting};
+    ckptbench *handle;
+    char byte;
+    pid_t rank = fork();
+    if (rank != 0)
+        return rank;
+    close(until[1]);
+    pid_t child = ckptbench_open(&options, &handle, NULL) ? -1 : fork();
+    if (child == 0)
+        _exit(read(until[0], &byte, 1) == 0 ? 0 : 1);
+    if (child > 0)
+        kill(getpid(), SIGKILL);
+    _exit(1);
 }
+
+static void a_child_of_a_rank_does_not_hide_that_the_rank_has_died(void **state)
+{
+    const char *const words[] = {"timeout.op=100s"};
+    struct ckptbench_open_options options = {
+        .struct_bytes = sizeof options, .rank_count = 2, .words = words, .word_count = 1};
+    struct grid_state *grid = calloc(1, sizeof *grid);
+    struct ckptbench_error error = {0};
+    char meeting[CKPTBENCH_MEETING_BYTES];
+    ckptbench *handle = NULL;
+    int until[2], status;
+    (void)state;
+    clear();
+    assert_int_equal(pipe(until), 0);
+    assert_int_equal(ckptbench_listen("127.0.0.1", &options.listener, meeting, &error), 0);
+    pid_t rank = rank_with_child(meeting, until);
+    close(until[0]);
+    assert_int_equal(ckptbench_open(&options, &handle, &error), 0);
+    assert_true(waitpid(rank, &status, 0) == rank && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    describe_grid(grid, 0, 2, 1);
+    assert_int_equal(ckptbench_save(handle, place("half"), &grid->described.state, NULL, &error), CKPTBENCH_ABORTED);
+    must_say(error.text, "rank 1 is gone");
+    assert_int_equal(ckptbench_close(handle, &error), 0);
+    close(until[1]); /* ends the child */
+    free(grid);
+}
+
+/* --- ranks that do not meet --- */
 
 static void never_reached(ckptbench *handle, uint32_t rank, uint32_t ranks, void *context)
 {
@@ -621,6 +667,7 @@ int main(void)
         cmocka_unit_test(a_folder_whose_name_ends_in_a_plus_is_one_place),
         cmocka_unit_test(closing_nothing_passes_and_says_so),
         cmocka_unit_test(a_rank_that_dies_is_named_and_the_others_can_close),
+        cmocka_unit_test(a_child_of_a_rank_does_not_hide_that_the_rank_has_died),
         cmocka_unit_test(a_wrong_word_on_one_rank_fails_the_open_of_all),
         cmocka_unit_test(a_rank_that_ends_while_they_meet_is_named_to_all),
         cmocka_unit_test(a_rank_0_that_has_ended_is_not_awaited),
