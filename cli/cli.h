@@ -15,6 +15,7 @@
 #include "core/buf.h"
 #include "core/err.h"
 #include "core/setting.h"
+#include "run/options.h"
 
 struct cli;
 struct history;
@@ -63,6 +64,9 @@ size_t verb_count(void);
 const struct verb *verb_at(size_t index);
 /* By name. CB_ERR_NOT_FOUND suggests the nearest name. */
 int verb_find(const char *name, const struct verb **verb, struct cb_err *err) CB_MUST_CHECK;
+
+/* Whether the verb accepts the key, if it accepts keys. */
+bool verb_takes_key(const struct verb *verb, enum option_id id);
 
 /* Flags that every verb accepts. */
 extern const struct verb_flag common_flags[];

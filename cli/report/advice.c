@@ -14,6 +14,7 @@
 #define SLOWER_STEPS 1.05 /* steps beside a save against steps alone; less than this may be chance */
 #define NEAR_LIMIT 0.8    /* of what the device can do; nearer than this there is little to gain by another engine */
 #define TEXT_BYTES 512
+#define ASYNC_IN_PROCESS "async_save in a process" /* as share/watch/hooks/ckptbench_watch/dcp.py calls it */
 
 struct advice {
     double seconds; /* of a save, or of a step */
@@ -62,8 +63,8 @@ static void advise(const struct saves *saves, double share, const char *what, st
 /* "save, async_save" */
 static bool are_of(const char *calls, enum caller caller)
 {
-    static const char *const known[CALLER_COUNT][6] = {
-        [CALLER_DCP] = {"save", "save_state_dict", "async_save", "load", "load_state_dict"},
+    static const char *const known[CALLER_COUNT][7] = {
+        [CALLER_DCP] = {"save", "save_state_dict", "async_save", ASYNC_IN_PROCESS, "load", "load_state_dict"},
         [CALLER_PACKAGE] = {"ckptbench.checkpoint.save", "ckptbench.checkpoint.load"}};
     bool all = calls && *calls;
     for (const char *at = calls; all && *at;) {
@@ -165,8 +166,9 @@ static void about_steps(const struct saves *saves, struct advice *advice)
 {
     double alone_s = metric_median(saves->info, METRIC_STEP_ALONE_S),
            behind_s = metric_median(saves->info, METRIC_STEP_BEHIND_S);
+    const char *calls = run_info_fact(saves->info, "watch.save_calls");
     char one[32], other[32];
-    if (!use_files_of_dcp(saves->info, OP_SAVE) || !(behind_s > SLOWER_STEPS * alone_s) || !(alone_s > 0) ||
+    if (!use_files_of_dcp(saves->info, OP_SAVE) || (calls && strstr(calls, ASYNC_IN_PROCESS)) || !(behind_s > SLOWER_STEPS * alone_s) || !(alone_s > 0) ||
         !(saves->persist_s > 0))
         return;
     advice->seconds = saves->persist_s * (1 - alone_s / behind_s);

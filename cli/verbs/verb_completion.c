@@ -33,6 +33,20 @@ static void write_flag_words(struct buf *out, const struct verb_flag *flags, siz
         buf_printf(out, " %s%s", flags[i].name[1] ? "--" : "-", flags[i].name);
 }
 
+/* 1: all; else their names. */
+static void write_keys_of(struct buf *out, const struct verb *verb)
+{
+    if (!verb->takes_command) {
+        buf_printf(out, "\"; keys=%d ;;\n", verb->takes_experiment);
+        return;
+    }
+    buf_append_text(out, "\"; keys=\"");
+    for (enum option_id id = 0; id < OPTION_COUNT; id++)
+        if (verb_takes_key(verb, id))
+            buf_printf(out, "%s ", option_row(id)->name);
+    buf_append_text(out, "\" ;;\n");
+}
+
 static void write_verb_cases(struct buf *out)
 {
     buf_append_text(out, "    case $verb in\n");
@@ -41,7 +55,7 @@ static void write_verb_cases(struct buf *out)
         buf_printf(out, "    %s) flags=\"", verb->name);
         write_flag_words(out, common_flags, common_flag_count);
         write_flag_words(out, verb->flags, verb->flag_count);
-        buf_printf(out, "\"; keys=%d ;;\n", verb->takes_experiment);
+        write_keys_of(out, verb);
     }
     buf_append_text(out, "    *) flags=\"--help --version\"; keys=0 ;;\n    esac\n");
 }
@@ -71,7 +85,9 @@ static int run_completion(struct cli *cli, struct cb_err *err)
              "    if [ \"$keys\" = 1 ]; then\n        COMPREPLY+=($(compgen -S = -W \"");
     for (size_t i = 0; i < OPTION_COUNT; i++)
         buf_printf(out, "%s%s", i ? " " : "", option_row((enum option_id)i)->name);
-    buf_append_text(out, "\" -- \"$word\"))\n        compopt -o nospace 2>/dev/null\n    fi\n}\n"
+    buf_append_text(out, "\" -- \"$word\"))\n        compopt -o nospace 2>/dev/null\n"
+                         "    elif [ \"$keys\" != 0 ]; then COMPREPLY+=($(compgen -S = -W \"$keys\" -- \"$word\")); "
+                         "compopt -o nospace 2>/dev/null\n    fi\n}\n"
                          "complete -F _ckptbench ckptbench\n");
     return buf_check(out, "the completion", err);
 }

@@ -78,7 +78,7 @@ static void write_key(struct buf *out, enum option_id id)
 }
 
 /* A command is run once, and here: then these have no effect, or are given by the verb itself. */
-static bool takes_key(const struct verb *verb, enum option_id id)
+bool verb_takes_key(const struct verb *verb, enum option_id id)
 {
     static const char *const others[] = {"workload", "command", "repeat", "slurm."};
     bool takes = !verb->takes_command || workload_watch_uses(id);
@@ -91,7 +91,7 @@ static void write_all_keys(struct buf *out, const struct verb *verb)
 {
     buf_printf(out, "\nkeys (%s%s)\n", KEYS_ARE_GIVEN, verb->takes_command ? "" : KEYS_SWEEP);
     for (enum option_id id = 0; id < OPTION_COUNT; id++)
-        if (takes_key(verb, id))
+        if (verb_takes_key(verb, id))
             write_key(out, id);
     buf_append_text(out, "  label.NAME       -                  a label of yours\n");
     if (!verb->takes_command)

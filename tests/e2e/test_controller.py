@@ -111,11 +111,19 @@ def test_man_page_is_clean_roff_with_every_key_verb_and_metric(place):
     ("ckptbench mod", "models"), ("ckptbench run io.dep", "io.depth="), ("ckptbench run io.engine=ps", "psync"),
     ("ckptbench run model=gpt2-ti", "gpt2-tiny"), ("ckptbench run --res", "--resume")])
 def test_completion_completes(place, line, wanted):
+    assert wanted in completions(place, line)
+
+
+def test_completion_of_watch_has_the_keys_that_its_help_has(place):
+    helped = ckptbench(place, "watch", "--help").stdout.partition("\nkeys (")[2]
+    assert set(completions(place, "ckptbench watch ")) == {f"{name}=" for name in re.findall(r"^  ([a-z_.]+) ", helped, re.M)} > {"ranks=", "timeout.run="}
+
+
+def completions(place, line):
     (place / "completion").write_text(ckptbench(place, "completion").stdout)
-    script = """source ./completion; COMP_LINE=$1; COMP_POINT=${#1}; COMP_WORDS=($1)
+    script = """source ./completion; COMP_LINE=$1; COMP_POINT=${#1}; COMP_WORDS=($1); [[ $1 == *' ' ]] && COMP_WORDS+=('')
                 COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _ckptbench; printf '%s\\n' "${COMPREPLY[@]}" """
-    out = subprocess.run(["bash", "-c", script, "bash", line], cwd=place, capture_output=True, text=True, timeout=120).stdout
-    assert wanted in out.split()
+    return subprocess.run(["bash", "-c", script, "bash", line], cwd=place, capture_output=True, text=True, timeout=120).stdout.split()
 
 
 PLAN_MEMBERS = {"params", "bytes", "tensors", "items", "files", "rank_bytes", "imbalance", "imbalance_vs_bound", "plan_s",

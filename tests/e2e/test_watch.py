@@ -107,6 +107,8 @@ def test_the_daemon_of_a_save_in_a_process_is_seen(trained):
     for state in ("plan_s", "io_s", "fsync_s", "wait_s"):
         assert all(seconds > 0 for seconds in trained.values("save", state)[5])
     assert trained.values("save", "commit_s")[5][0] > 0
+    calls = "".join(file.read_text() for file in (trained.folder / "attempts/1/watch").glob("*.jsonl"))
+    assert ('"api": "async_save in a process"' in calls) == (IN_PROCESS == "process")
 
 
 @IN_TURN

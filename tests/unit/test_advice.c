@@ -187,6 +187,9 @@ static void options_are_proposed_only_to_the_functions_that_have_them(void **unu
     made.info.state_share[OP_SAVE][STATE_IO] = 0;
     for (size_t i = 0; i < 3; i++)
         assert_true(says(&made, options[i]));
+    strcpy(made.calls, "watch.save_calls=save, async_save in a process");
+    assert_true(says(&made, options[0]) && says(&made, options[1]) && !says(&made, options[2])); /* it has that one */
+    strcpy(made.calls, "watch.save_calls=save");
     made.metrics[5].summary.n = 0; /* the bytes are not seen: another storage */
     assert_true(says(&made, options[0]) && !says(&made, options[1]) && !says(&made, options[2]));
     made.metrics[1].summary.median = 0.2;

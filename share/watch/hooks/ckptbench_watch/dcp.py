@@ -407,12 +407,15 @@ def _take_over(args, kwargs):
     return operation, set_current(operation)
 
 
+def _is_in_process(kwargs):
+    return getattr(kwargs.get("async_checkpointer_type"), "name", "THREAD") == "PROCESS"
+
+
 def _check_group(kwargs):
     """A save in a thread speaks through the group that it is given, or the default one, while the training continues."""
     import torch.distributed as distributed
 
-    kind = getattr(kwargs.get("async_checkpointer_type"), "name", "THREAD")
-    if kind != "THREAD" or kwargs.get("no_dist") or kwargs.get("process_group") is not None or not distributed.is_initialized():
+    if _is_in_process(kwargs) or kwargs.get("no_dist") or kwargs.get("process_group") is not None or not distributed.is_initialized():
         return
     backends = {part.partition(":")[2] for part in str(distributed.get_backend_config()).split(",")}
     if len(backends) == 1 and distributed.get_world_size() > 1:  # else the training's tensors and the save's objects go by different ones
@@ -426,7 +429,8 @@ def _hook_async(modules):
     def before(args, kwargs):
         if current() is not None:
             return None
-        operation = Operation("save", "async_save", path_of(kwargs, args), "stage")
+        api = "async_save in a process" if _is_in_process(kwargs) else "async_save"
+        operation = Operation("save", api, path_of(kwargs, args), "stage")
         operation.is_asynchronous = True
         watch.open_saves.add(operation)
         _check_group(kwargs)
