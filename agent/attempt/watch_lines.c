@@ -37,6 +37,7 @@ struct seen {
     uint32_t occurrence; /* of this path on this rank */
     uint64_t start_ns;   /* wall clock; after grouping the earliest of the ranks */
     double files;
+    char why[160]; /* it failed; "" if it did not, or if that is not told */
     bool is_whole_file, is_asynchronous;
     bool is_child; /* of a process that a rank forked or spawned, and which has its rank */
     struct sample sample;
@@ -72,6 +73,7 @@ struct reading {
     double step_s[2]; /* sums over the ranks: alone, and with a save behind */
     uint32_t step_ranks[2];
     uint32_t failed[OP_COUNT], counted[OP_COUNT], left_out;
+    const char *why[OP_COUNT]; /* the first of them failed; borrowed from `seen` */
     double left_out_bytes, left_out_s;
 };
 
@@ -138,8 +140,10 @@ static int add_seen(struct reading *self, const struct json_value *line, uint32_
     self->count++;
     for (unsigned i = 0; i < METRIC_SAMPLE_COUNT; i++) /* the keys are the names of the metrics */
         seen->sample.values[i] = number_of(line, metric_row((enum metric_id)i)->name);
-    if (is_true(line, "failed"))
+    if (is_true(line, "failed")) {
         seen->sample.flags |= SAMPLE_FAILED;
+        (void)!json_copy_text(line, "why", seen->why, sizeof seen->why, NULL);
+    }
     if (op == OP_LOAD)
         seen->sample.flags |= SAMPLE_COLDNESS_UNKNOWN;
     add_call(self, line, op);
@@ -570,8 +574,12 @@ static void fill_samples(struct reading *self, const struct pages *pages)
         const struct seen *seen = &self->seen[first];
         bool failed = false;
         for (end = first;
-             end < self->count && self->seen[end].op == seen->op && self->seen[end].iteration == seen->iteration; end++)
+             end < self->count && self->seen[end].op == seen->op && self->seen[end].iteration == seen->iteration;
+             end++) {
             failed = failed || self->seen[end].sample.flags & SAMPLE_FAILED;
+            if (!self->why[seen->op] && *self->seen[end].why)
+                self->why[seen->op] = self->seen[end].why;
+        }
         fill_iteration(pages, seen, end - first);
         self->failed[seen->op] += failed ? 1 : 0;
         self->asynchronous += seen->is_asynchronous ? 1 : 0;
@@ -644,8 +652,8 @@ static void describe(const struct reading *self, struct status_page *page)
     for (size_t i = 0; i < self->warning_count; i++)
         add_numbered(page, "watch.warning", i + 1, self->warnings[i]);
     for (enum operation op = OP_SAVE; op <= OP_LOAD; op++) {
-        snprintf(text, sizeof text, "%u of %u %s%s failed", failed[op], counted[op], operation_name(op),
-                 units_plural(counted[op]));
+        snprintf(text, sizeof text, "%u of %u %s%s failed%s%s", failed[op], counted[op], operation_name(op),
+                 units_plural(counted[op]), self->why[op] ? ": " : "", self->why[op] ? self->why[op] : "");
         if (failed[op])
             add_numbered(page, "watch.warning", self->warning_count + op, text);
     }

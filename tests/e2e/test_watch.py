@@ -301,11 +301,12 @@ def test_our_own_package_as_storage_of_pytorch_is_seen_with_the_librarys_times_a
 
 def test_a_failed_save_is_no_figure_and_storage_without_hooks_is_named(tmp_path):
     (tmp_path / "file").touch()
-    watched = alone(tmp_path, "save:a", "refuse:file", "elsewhere:b")
-    assert watched.values("save", "bytes_moved").keys() == {1, 2} and "cannot be seen" in watched.report()
-    assert "refused" in watched.result.stdout
+    watched = alone(tmp_path, "save:a", "refuse:file", "gone:folder", "elsewhere:b")
+    assert watched.values("save", "bytes_moved").keys() == {1, 2, 3} and "cannot be seen" in watched.report()
+    assert "refused" in watched.result.stdout and "gone" in watched.result.stdout
     assert watched.shown["metrics"]["save_s"]["n"] == 2
-    assert "1 of 3 saves failed" in watched.report()
+    assert f"warning       2 of 4 saves failed: NotADirectoryError: [Errno 20] Not a directory: '{tmp_path}/file/below'" in watched.report()
+    assert "hook had failed" not in watched.report()
     assert watched.shown["watched"]["limit"] == "not measured: what the last save wrote was not seen"
     assert "FileSystemWriter" not in ckptbench(tmp_path, "show", watched.run, "--advise").stdout  # that writer has no such option
 

@@ -256,6 +256,19 @@ def refuse(name):
         print("refused")
 
 
+def gone(name):
+    """A save that fails: its path is relative to a working directory that was removed."""
+    before = os.getcwd()
+    os.mkdir(f"{FOLDER}/{name}")
+    os.chdir(f"{FOLDER}/{name}")
+    os.rmdir(f"{FOLDER}/{name}")
+    try:
+        dcp.save(state, checkpoint_id="relative")
+    except dcp.CheckpointException:
+        print("gone")
+    os.chdir(before)
+
+
 def elsewhere(name):
     """By a writer whose files are not PyTorch's own."""
     from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter

@@ -181,6 +181,18 @@ static void a_hook_that_fails_before_all_others_is_named(void **unused)
     end(&attempt);
 }
 
+static void failed_saves_have_the_reason_of_the_first(void **unused)
+{
+    (void)unused;
+#define FAILED(start, why)                                                                                             \
+    "{\"rank\": 0, \"world\": 1, \"op\": \"save\", \"path\": \"/a\", \"start_ns\": " start                               \
+    ", \"op_s\": 1, \"failed\": true, \"why\": " why "}\n"
+    write_lines("a", FAILED("7", "\"ValueError: two\"") FAILED("5", "\"OSError: one\\nmore\"") FAILED("3", "null"));
+    struct attempt attempt = read_lines();
+    assert_true(has_fact(&attempt, "watch.warning.1=3 of 3 saves failed: OSError: one"));
+    end(&attempt);
+}
+
 static void without_lines_nothing_was_seen(void **unused)
 {
     (void)unused;
@@ -440,6 +452,7 @@ int main(void)
         cmocka_unit_test(what_is_no_line_is_counted_and_harms_nothing),
         cmocka_unit_test(messages_are_said_once_and_steps_are_the_mean_of_the_ranks),
         cmocka_unit_test(a_hook_that_fails_before_all_others_is_named),
+        cmocka_unit_test(failed_saves_have_the_reason_of_the_first),
         cmocka_unit_test(without_lines_nothing_was_seen),
         cmocka_unit_test(what_is_no_line_is_left_out_and_the_lines_after_it_count),
         cmocka_unit_test(of_two_processes_that_claim_a_rank_at_the_same_time_one_counts),

@@ -10,7 +10,7 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from .recorder import Operation, current, last_part, now_ns, set_current, watch
+from .recorder import Operation, absolute, current, last_part, now_ns, set_current, watch
 from .wrap import around, in_state
 
 PACKAGE = "torch.distributed.checkpoint"
@@ -31,7 +31,7 @@ def path_of(kwargs, args=()):
             found = getattr(storage, "checkpoint_id", None) or getattr(storage, "path", None)
     if not isinstance(found, (str, os.PathLike)):
         return None
-    return found if "://" in str(found) else os.path.abspath(found)
+    return found if "://" in str(found) else absolute(found)
 
 
 def _begin(op, api):
@@ -52,7 +52,7 @@ def _end(token, error, result):
     set_current(outer)
     watch.open_saves.discard(operation)
     _name_unseen(operation)
-    operation.end(error is not None)
+    operation.end(error)
 
 
 def _name_unseen(operation):
@@ -442,7 +442,7 @@ def _hook_async(modules):
         operation.release(operation.start_ns)
         if error is not None:
             watch.open_saves.discard(operation)
-            operation.end(True)
+            operation.end(error)
         else:
             _watch_result(operation, getattr(result, "upload_completion", result))
 

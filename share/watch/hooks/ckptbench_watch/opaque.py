@@ -2,7 +2,7 @@
 are seen; what happens inside is "write" or "read"."""
 import os
 
-from .recorder import Operation, current, set_current
+from .recorder import Operation, absolute, current, set_current
 from .wrap import around
 
 
@@ -17,7 +17,7 @@ def _hook(owner, name, op, position):
             place = getattr(place, "name", None)
         if not isinstance(place, (str, os.PathLike)):
             return None  # to memory
-        operation = Operation(op, f"{owner.__name__}.{name}", os.path.dirname(os.path.abspath(place)), "io")
+        operation = Operation(op, f"{owner.__name__}.{name}", os.path.dirname(absolute(place)), "io")
         operation.file, operation.is_whole_file = place, True
         return operation, set_current(operation)
 
@@ -29,7 +29,7 @@ def _hook(owner, name, op, position):
         except OSError:
             pass  # a failed call, or a file that another rank has moved already
         operation.requests = operation.files = 1
-        operation.end(error is not None)
+        operation.end(error)
 
     return around(owner, name, before, after)
 

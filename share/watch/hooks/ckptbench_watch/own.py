@@ -28,11 +28,11 @@ def _count_no_requests(operation):
     operation.requests = operation.files = None  # the library does not tell them
 
 
-def _end(operation, times, failed, at_ns=None):
+def _end(operation, times, error, at_ns=None):
     if times:
         _take(operation, times, at_ns)
     watch.open_saves.discard(operation)
-    operation.end(failed, at_ns)
+    operation.end(error, at_ns)
 
 
 def _begin(op):
@@ -51,7 +51,7 @@ def _after_save(token, error, result):
     operation, outer = token
     set_current(outer)
     if error is not None or result._pending is None:
-        _end(operation, result and result.times, error is not None)
+        _end(operation, result and result.times, error)
         return
     operation.is_asynchronous = True
     operation.release(operation.start_ns)
@@ -62,7 +62,7 @@ def _after_save(token, error, result):
 def _after_load(token, error, result):
     operation, outer = token
     set_current(outer)
-    _end(operation, result, error is not None)
+    _end(operation, result, error)
 
 
 def _after_poll(save, error, has_ended):
@@ -74,7 +74,7 @@ def _after_poll(save, error, has_ended):
     times = save._result
     at_ns = operation.last_ns + int((times["total_s"] - times["stall_s"]) * 1e9) if times else None
     operation.adopt(at_ns)
-    _end(operation, times, save._failure is not None, at_ns)
+    _end(operation, times, save._failure, at_ns)
 
 
 def _hook_storage(handle, name, storage):

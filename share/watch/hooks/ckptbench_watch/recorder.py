@@ -22,6 +22,8 @@ SPLIT_WRITERS = [f"{package}.{name}" for package, names in (
     ("nvidia_resiliency_ext.checkpointing.async_ckpt", ("state_dict_saver", "filesystem_async", "core")),
 ) for name in names]
 
+WHY_BYTES = 150
+
 now_ns = time.monotonic_ns
 _local = threading.local()
 
@@ -35,6 +37,27 @@ def set_current(operation):
     before = current()
     _local.operation = operation
     return before
+
+
+def absolute(path):
+    """As it is given if it is relative to a working directory that is gone: the program's call will say so."""
+    try:
+        return os.path.abspath(path)
+    except OSError:
+        return os.fspath(path)
+
+
+def reason_of(error):
+    """The class of an exception and the first line of its text. One that stands for those of all ranks has them as `failures`."""
+    try:
+        failures = getattr(error, "failures", None)
+        if isinstance(failures, dict) and failures:
+            first = failures[min(failures)]
+            error = first[0] if isinstance(first, tuple) and first else first
+        text = str(error).strip().partition("\n")[0]
+    except Exception:
+        text = ""  # the class of the program's exception has a mistake of its own
+    return f"{type(error).__name__}{': ' if text else ''}{text}".encode(errors="replace")[:WHY_BYTES].decode(errors="ignore")
 
 
 class Operation:
@@ -151,8 +174,8 @@ class Operation:
             self.cpu_ns = time.thread_time_ns()
             self.stack = ["other"]
 
-    def end(self, failed, at_ns=None):
-        """Now, or at `at_ns` if that is learnt only now."""
+    def end(self, error=None, at_ns=None):
+        """Now, or at `at_ns` if that is learnt only now. `error`: an exception, or why it failed in words; None if it passed."""
         with self.lock:
             if self.has_ended:
                 return
@@ -168,7 +191,8 @@ class Operation:
                 "api": self.api,
                 "path": str(self.path or ""),
                 "start_ns": self.start_wall_ns,
-                "failed": bool(failed),
+                "failed": error is not None,
+                "why": error if error is None or isinstance(error, str) else reason_of(error),
                 "is_whole_file": self.is_whole_file,
                 "asynchronous": self.is_asynchronous,
                 "op_s": (now - self.start_ns) / NS,

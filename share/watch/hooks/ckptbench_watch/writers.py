@@ -14,7 +14,7 @@ import sys
 import threading
 
 from .dcp import TimedFile, TimedOs, path_of
-from .recorder import Operation, append_line, current, now_ns, set_current, watch
+from .recorder import Operation, absolute, append_line, current, now_ns, set_current, watch
 from .wrap import around, in_state
 
 ROOT = "CKPTBENCH_WATCH_ROOT"  # the process that trains, for the processes that write for it
@@ -49,16 +49,16 @@ def _hook_plan(module):
         set_current(outer)
         operation.release()
         if error is not None:
-            _end(operation, True)
+            _end(operation, error)
 
     around(module, "save_state_dict_async_plan", before, after)
 
 
-def _end(operation, failed):
+def _end(operation, error):
     watch.open_saves.discard(operation)
     for key in [key for key, value in _of_buckets.items() if value is operation]:
         del _of_buckets[key]
-    operation.end(failed)
+    operation.end(error)
 
 
 # ---- write ----
@@ -79,14 +79,14 @@ def _hook_writer(module):
         if operation is None or not buckets:
             return
         _of_buckets[id(buckets)] = operation
-        operation.paths = {os.path.abspath(bucket[0]) for bucket in buckets}
+        operation.paths = {absolute(bucket[0]) for bucket in buckets}
         operation.bytes_needed = sum(tensor.numel() * tensor.element_size() for bucket in buckets for _, tensor in bucket[2][1])
 
     around(writer, "get_save_function_and_args", before, after)
 
     def begin_part(args, kwargs):
         bucket = kwargs.get("write_bucket", args[2] if len(args) > 2 else None)
-        operation = Operation("save", "part", os.path.abspath(bucket[0]), "serialize")
+        operation = Operation("save", "part", absolute(bucket[0]), "serialize")
         return operation, set_current(operation)
 
     def end_part(token, error, result):
@@ -172,7 +172,7 @@ def _hook_requests(module):
         operation, outer = token
         set_current(outer)
         if error is not None:
-            _end(operation, True)
+            _end(operation, error)
 
     around(module.AsyncRequest, "execute_sync", before_sync, after_sync)
 
@@ -211,7 +211,7 @@ def _hook_finalize(module):
     def after(token, error, result):
         operation, outer = token
         set_current(outer)
-        _end(operation, error is not None)
+        _end(operation, error)
 
     around(module, "save_state_dict_async_finalize", before, after)
 
@@ -220,7 +220,7 @@ def _tell_unfinished():
     for operation in list(watch.open_saves):
         if operation.is_split and operation.pid == os.getpid():
             watch.warn(f"the save to {operation.path} by {operation.api} was never finalized: it has no .metadata, and cannot be loaded")
-            _end(operation, True)
+            _end(operation, "it was never finalized")
 
 
 def install(module):
