@@ -372,14 +372,11 @@ static int object_new(const struct posix_store *self, const char *name, int fd, 
     return 0;
 }
 
-/* Opens with O_DIRECT if the store does. In a read-only store, only this open shows whether a file supports it. */
+/* Opens for writing, with O_DIRECT if the store does. */
 static int open_file(const struct posix_store *self, const char *name, int flags)
 {
-    int direct = self->direct.possible ? O_DIRECT : 0, root_fd = root_of(self, name)->root_fd;
-    int fd = openat(root_fd, name, flags | direct | O_CLOEXEC, 0666);
-    if (fd < 0 && errno == EINVAL && direct && self->read_only)
-        fd = openat(root_fd, name, flags | O_CLOEXEC, 0666);
-    return fd;
+    int direct = self->direct.possible ? O_DIRECT : 0;
+    return openat(root_of(self, name)->root_fd, name, flags | direct | O_CLOEXEC, 0666);
 }
 
 /* The object for writing, with the descriptor its tail needs. Closes `fd` on failure. */
@@ -449,18 +446,19 @@ static int posix_open_read(struct backend *backend, const char *name, struct bac
                            struct cb_err *err)
 {
     struct posix_store *self = posix_of(backend);
-    int fd = open_file(self, name, O_RDONLY);
-    if (fd < 0)
-        return cb_fail_errno(err, errno, "opening %s in store '%s'", name, root_of(self, name)->root);
-    struct stat status;
+    const struct posix_names *names = root_of(self, name);
     struct posix_object *made = NULL;
-    int rc = 0;
-    if (fstat(fd, &status) != 0)
-        rc = cb_fail_errno(err, errno, "looking at %s in store '%s'", name, root_of(self, name)->root);
-    else if (!S_ISREG(status.st_mode))
-        rc = cb_fail(err, CB_ERR_NOT_FOUND, "%s in store '%s' is not a file", name, root_of(self, name)->root);
-    if (!rc)
-        rc = object_new(self, name, fd, (uint64_t)status.st_size, &made, err);
+    struct cb_err why = {0};
+    uint64_t length = 0;
+    int fd = -1, rc = posix_names_open(names, name, self->direct.possible ? O_DIRECT : 0, &fd, &length, &why);
+    /* In a read-only store, only this open shows whether a file supports O_DIRECT. */
+    if (rc && why.sys_errno == EINVAL && self->direct.possible && self->read_only)
+        rc = posix_names_open(names, name, 0, &fd, &length, &why);
+    if (rc && err)
+        *err = why;
+    if (rc)
+        return rc;
+    rc = object_new(self, name, fd, length, &made, err);
     if (rc) {
         close(fd);
         return rc;

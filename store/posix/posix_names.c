@@ -174,14 +174,45 @@ int posix_names_publish(const struct posix_names *self, const char *name, store_
     return rc;
 }
 
-/* Reads the contents directly into the buffer, since "small" objects had up to 124 MB. If this read fails or is short,
- * the loop below does the same and reports it. */
-static void read_known(int fd, struct buf *out)
+static int refuse_kind(const struct posix_names *self, const char *name, int code, struct cb_err *err)
+{
+    return cb_fail(err, code, "%s in store '%s' is not a regular file", name, self->root);
+}
+
+/* Opening a FIFO waits until somebody writes to it, so nothing is opened that waits; that is race-free, as looking first
+ * would not be. Requests of io_uring on a file that is open in this way would fail where they have to wait, so the flag is
+ * cleared. Both calls after the open stay on this machine. */
+int posix_names_open(const struct posix_names *self, const char *name, int direct, int *fd, uint64_t *length,
+                     struct cb_err *err)
 {
     struct stat status;
-    if (fstat(fd, &status) != 0 || status.st_size <= 0 || (uint64_t)status.st_size > out->max - out->len)
+    int made = openat(self->root_fd, name, O_RDONLY | O_NONBLOCK | O_CLOEXEC | direct);
+    if (made < 0 && errno == EWOULDBLOCK) /* a regular file that another machine or program has a lease on */
+        made = openat(self->root_fd, name, O_RDONLY | O_CLOEXEC | direct);
+    int failure = made < 0 || fstat(made, &status) ? errno : 0;
+    if (!failure && S_ISREG(status.st_mode) && fcntl(made, F_SETFL, direct))
+        failure = errno;
+    bool is_other = !failure && !S_ISREG(status.st_mode);
+    if (made < 0 && (failure == ENXIO || failure == EINVAL)) /* a socket, or what knows no O_DIRECT */
+        is_other = fstatat(self->root_fd, name, &status, 0) == 0 && !S_ISREG(status.st_mode);
+    if (!failure && !is_other) {
+        *fd = made;
+        *length = (uint64_t)status.st_size;
+        return 0;
+    }
+    if (made >= 0)
+        close(made);
+    return is_other ? refuse_kind(self, name, CB_ERR_CORRUPT, err)
+                    : cb_fail_errno(err, failure, "opening %s in store '%s'", name, self->root);
+}
+
+/* Reads the contents directly into the buffer, since "small" objects had up to 124 MB. If this read fails or is short,
+ * the loop below does the same and reports it. */
+static void read_known(int fd, uint64_t length, struct buf *out)
+{
+    if (length == 0 || length > out->max - out->len)
         return;
-    size_t begin = out->len, want = (size_t)status.st_size, have = 0;
+    size_t begin = out->len, want = (size_t)length, have = 0;
     char *place = buf_extend(out, want);
     while (place && have < want) {
         ssize_t got = read(fd, place + have, want - have);
@@ -199,12 +230,12 @@ static void read_known(int fd, struct buf *out)
 
 int posix_names_read_small(const struct posix_names *self, const char *name, struct buf *out, struct cb_err *err)
 {
-    int fd = openat(self->root_fd, name, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return cb_fail_errno(err, errno, "opening %s in store '%s'", name, self->root);
+    uint64_t length = 0;
+    int fd = -1, rc = posix_names_open(self, name, 0, &fd, &length, err);
+    if (rc)
+        return rc;
     char chunk[65536];
-    int rc = 0;
-    read_known(fd, out);
+    read_known(fd, length, out);
     for (;;) {
         ssize_t got = read(fd, chunk, sizeof(chunk));
         if (got < 0 && errno == EINTR)
@@ -224,7 +255,7 @@ static int look_at_file(const struct posix_names *self, const char *name, struct
     if (fstatat(self->root_fd, name, status, 0) != 0)
         return cb_fail_errno(err, errno, "looking for %s in store '%s'", name, self->root);
     if (!S_ISREG(status->st_mode))
-        return cb_fail(err, CB_ERR_NOT_FOUND, "%s in store '%s' is not a file", name, self->root);
+        return refuse_kind(self, name, CB_ERR_NOT_FOUND, err);
     return 0;
 }
 

@@ -1,6 +1,7 @@
 """Damage below the reader is caught: by `ckptbench run ops=load`, by `ckptbench verify`, with file, tensor and offset."""
 import io
 import json
+import os
 import pickle
 import re
 import shutil
@@ -143,6 +144,19 @@ def test_missing_short_and_incomplete_are_named(place, verify):
     (folder / ".metadata").unlink()
     result = verify(folder, "--json")
     assert result.returncode == 3 and not json.loads(result.stdout)["complete"]
+
+
+@pytest.mark.parametrize("name", [".metadata", "__1_0.distcp"])
+def test_a_fifo_in_place_of_a_file_is_named_and_not_waited_for(place, verify, name):
+    folder = place.save("ranks=2", f"fifo-{name.strip('.')}")
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    result = verify(folder)
+    assert result.returncode == 3 and "is not a regular file" in result.stdout, result.stdout
+    inspected = call(BUILD / "ckptbench", "inspect", folder)
+    assert "is not a regular file" in inspected.stderr or (name != ".metadata" and "missing" in inspected.stdout), inspected
+    loaded = place.run(f"ops=load ranks=2 suffix=fifo-{name.strip('.')}", code=3)
+    assert "is not a regular file" in loaded["message"] or (name == ".metadata" and "no .metadata" in loaded["message"]), loaded["message"]
 
 
 def test_a_flipped_byte_is_caught_in_raw(place, verify):

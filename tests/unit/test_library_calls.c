@@ -3,6 +3,7 @@
 #include "library_grid.h"
 
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "lib/claims.h"
@@ -552,6 +553,47 @@ static void a_load_names_what_the_checkpoint_lacks(void **state)
     run_ranks(1, NULL, load_what_is_not_there, (void *)place("deep/step-1"));
 }
 
+/* Whatever else has the name of a file of a checkpoint, a load says so, and does not wait for somebody to write to it. */
+static void what_is_no_regular_file_is_refused(void **state)
+{
+    static const struct {
+        const char *file;
+        mode_t kind; /* 0: a folder */
+    } others[] = {{"deep/step-1/.metadata", S_IFIFO},
+                  {"deep/step-1/__1_0.distcp", S_IFIFO},
+                  {"deep/step-1/__0_0.distcp", S_IFSOCK},
+                  {"deep/step-1/.metadata", 0}};
+    struct counts counts = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    struct ckptbench_open_options options = {.struct_bytes = sizeof options, .rank_count = 1};
+    struct described_state described;
+    struct ckptbench_error error = {0};
+    ckptbench_checkpoint *checkpoint;
+    ckptbench *handle;
+    float bias[1000];
+    (void)state;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        clear();
+        run_ranks(2, NULL, save_grid, &counts);
+        assert_int_equal(unlink(place(others[i].file)), 0);
+        assert_int_equal(others[i].kind ? mknod(place(others[i].file), others[i].kind | 0600, 0)
+                                        : mkdir(place(others[i].file), 0700),
+                         0);
+        assert_int_equal(ckptbench_open(&options, &handle, NULL), 0);
+        describe_nothing(&described);
+        add_tensor(&described, "bias", "float32", 1, (uint64_t[]){1000});
+        add_region(&described, bias, NULL, NULL);
+        assert_true(ckptbench_load(handle, place("deep/step-1"), &described.state, NULL, &error) < 0);
+        must_say(error.text, "is not a regular file");
+        must_say(error.text, strrchr(others[i].file, '/') + 1);
+        if (strstr(others[i].file, ".metadata")) {
+            assert_true(ckptbench_inspect(handle, place("deep/step-1"), &checkpoint, &error) < 0);
+            must_say(error.text, ".metadata in store");
+            must_say(error.text, "is not a regular file");
+        }
+        assert_int_equal(ckptbench_close(handle, NULL), 0);
+    }
+}
+
 static void a_save_replaces_a_checkpoint_only_if_told(void **state)
 {
     const char *const words[] = {"folder=overwrite", NULL};
@@ -676,6 +718,7 @@ int main(void)
         cmocka_unit_test(the_folder_of_a_run_is_refused),
         cmocka_unit_test(a_checkpoint_can_be_listed),
         cmocka_unit_test(a_load_names_what_the_checkpoint_lacks),
+        cmocka_unit_test(what_is_no_regular_file_is_refused),
         cmocka_unit_test(a_save_replaces_a_checkpoint_only_if_told),
         cmocka_unit_test(every_rank_is_told_why_one_failed),
         cmocka_unit_test(what_signals_do_stays_as_it_is),

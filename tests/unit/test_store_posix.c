@@ -2,6 +2,7 @@
  * child process that has less than we do (rights, locked memory, system calls, space). */
 #include "tests/unit/store_testing.h"
 
+#include <fcntl.h>
 #include <grp.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -13,6 +14,8 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+
+#include "store/posix/posix.h"
 
 #define NOBODY 65534
 #define SKIP 77
@@ -622,6 +625,27 @@ static void nothing_behind_a_link_is_removed(void **state)
     run_in_child(removes_through_a_link, self->open_folder);
 }
 
+/* io_uring gives up requests on a file that is open with O_NONBLOCK when they would have to wait. */
+static void a_file_that_is_read_is_open_for_reads_that_wait(void **state)
+{
+    struct fixture *self = *state;
+    struct backend *backend = NULL;
+    struct backend_object *object = NULL;
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/file", self->open_folder);
+    FILE *file = fopen(path, "w");
+    assert_true(file && fputs("content", file) >= 0 && fclose(file) == 0);
+    assert_int_equal(posix_open(self->open_folder, &uring, &backend, NULL), 0);
+    assert_int_equal(backend->ops->open_read(backend, "file", &object, NULL), 0);
+    const struct posix_object *opened = (const struct posix_object *)object;
+    int flags = fcntl(opened->fd, F_GETFL);
+    assert_int_equal(flags & O_NONBLOCK, 0);
+    assert_int_equal((flags & O_DIRECT) != 0, opened->block > 1);
+    assert_int_equal(object->length, 7);
+    backend->ops->close(backend, object);
+    backend->ops->free(backend);
+}
+
 #define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
 
 int main(void)
@@ -645,6 +669,7 @@ int main(void)
         TEST(an_ordinary_user_can_do_all_of_it),
         TEST(the_residency_of_a_file_of_another_user_is_unknown),
         TEST(nothing_behind_a_link_is_removed),
+        TEST(a_file_that_is_read_is_open_for_reads_that_wait),
     };
     return cmocka_run_group_tests_name("posix store", tests, NULL, NULL);
 }
