@@ -569,7 +569,7 @@ static void what_is_no_regular_file_is_refused(void **state)
     struct ckptbench_error error = {0};
     ckptbench_checkpoint *checkpoint;
     ckptbench *handle;
-    float bias[1000];
+    float bias[BIAS];
     (void)state;
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         clear();
@@ -580,7 +580,7 @@ static void what_is_no_regular_file_is_refused(void **state)
                          0);
         assert_int_equal(ckptbench_open(&options, &handle, NULL), 0);
         describe_nothing(&described);
-        add_tensor(&described, "bias", "float32", 1, (uint64_t[]){1000});
+        add_tensor(&described, "bias", "float32", 1, (uint64_t[]){BIAS});
         add_region(&described, bias, NULL, NULL);
         assert_true(ckptbench_load(handle, place("deep/step-1"), &described.state, NULL, &error) < 0);
         must_say(error.text, "is not a regular file");
