@@ -70,8 +70,7 @@ int rows_insert_run(struct history *self, const struct planned_run *row, struct 
     buf_init(&labels, JSON_MAX_BYTES);
     experiment_hash(row->experiment, hash);
     json_writer_init(&json, &experiment, 0);
-    experiment_write_json(row->experiment, workload_kind_of(row->experiment)->watches ? workload_has_key : NULL,
-                          &json);
+    experiment_write_json(row->experiment, workload_kind_of(row->experiment)->watches ? workload_has_key : NULL, &json);
     json_writer_init(&json, &labels, 0);
     experiment_write_labels_json(row->experiment, &json);
     int rc = buf_check(&experiment, "an experiment", err);

@@ -55,7 +55,8 @@ void watch_left_note(const char *folder, struct status_page *page)
         return;
     procfs_read(first, "comm", name, sizeof name);
     name[strcspn(name, "\n")] = '\0';
-    snprintf(text, sizeof text, "what %zu process%s of the command save%s from now on: still running when it ended (%s, %d)",
-             left, left == 1 ? "" : "es", left == 1 ? "s" : "", name, (int)first);
+    snprintf(text, sizeof text,
+             "what %zu process%s of the command save%s from now on: still running when it ended (%s, %d)", left,
+             left == 1 ? "" : "es", left == 1 ? "s" : "", name, (int)first);
     status_page_add_fact(page, "watch.unseen.left", text);
 }

@@ -672,8 +672,8 @@ static void describe(const struct reading *self, struct status_page *page)
              self->world, self->summary->processes, self->summary->processes == 1 ? "" : "es");
     if (self->summary->lacks_ranks)
         add_numbered(page, "watch.unseen", ++unseen, text);
-    snprintf(text, sizeof text, "any of %u ranks but %u, which are numbered from 0 here, in their order",
-             self->world, self->page_count);
+    snprintf(text, sizeof text, "any of %u ranks but %u, which are numbered from 0 here, in their order", self->world,
+             self->page_count);
     if (self->page_count < self->world)
         add_numbered(page, "watch.unseen", ++unseen, text);
     if (self->was_stopped)

@@ -168,8 +168,8 @@ static void about_steps(const struct saves *saves, struct advice *advice)
            behind_s = metric_median(saves->info, METRIC_STEP_BEHIND_S);
     const char *calls = run_info_fact(saves->info, "watch.save_calls");
     char one[32], other[32];
-    if (!use_files_of_dcp(saves->info, OP_SAVE) || (calls && strstr(calls, ASYNC_IN_PROCESS)) || !(behind_s > SLOWER_STEPS * alone_s) || !(alone_s > 0) ||
-        !(saves->persist_s > 0))
+    if (!use_files_of_dcp(saves->info, OP_SAVE) || (calls && strstr(calls, ASYNC_IN_PROCESS)) ||
+        !(behind_s > SLOWER_STEPS * alone_s) || !(alone_s > 0) || !(saves->persist_s > 0))
         return;
     advice->seconds = saves->persist_s * (1 - alone_s / behind_s);
     snprintf(advice->text, sizeof advice->text,

@@ -185,7 +185,7 @@ static void failed_saves_have_the_reason_of_the_first(void **unused)
 {
     (void)unused;
 #define FAILED(start, why)                                                                                             \
-    "{\"rank\": 0, \"world\": 1, \"op\": \"save\", \"path\": \"/a\", \"start_ns\": " start                               \
+    "{\"rank\": 0, \"world\": 1, \"op\": \"save\", \"path\": \"/a\", \"start_ns\": " start                             \
     ", \"op_s\": 1, \"failed\": true, \"why\": " why "}\n"
     write_lines("a", FAILED("7", "\"ValueError: two\"") FAILED("5", "\"OSError: one\\nmore\"") FAILED("3", "null"));
     struct attempt attempt = read_lines();
