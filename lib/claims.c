@@ -118,6 +118,8 @@ static int take(struct claims *self, const char *name, struct cb_err *err)
     const struct lease_owner owner = {.run = run, .run_folder = "", .one_machine = self->one_machine};
     if (!rc)
         rc = lease_take(store, uri, self->folder, self->experiment, &owner, &self->lease, err);
+    if (rc && rc != CB_ERR_EXISTS) /* as on a full disk: the folder was made, and the claim could not be written */
+        (void)!store_remove_folder(self->store, self->folder, NULL);
     return rc == CB_ERR_EXISTS ? cb_context(err, "%s is being saved by another program", name) : rc;
 }
 

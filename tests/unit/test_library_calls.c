@@ -3,6 +3,7 @@
 #include "library_grid.h"
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -439,6 +440,26 @@ static void a_path_that_another_program_is_saving_to_is_refused(void **state)
     assert_int_equal(ckptbench_close(handle, NULL), 0);
 }
 
+static void a_claim_that_cannot_be_written_leaves_nothing(void **state)
+{
+    (void)state;
+    struct rlimit before, none;
+    struct cb_err err = {0};
+    clear();
+    struct claims *claims = open_other();
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    none = before;
+    none.rlim_cur = 0; /* as on a full disk, no file gets any byte */
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
+    int rc = claims_enter(claims, "step", &err);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    signal(SIGXFSZ, handler);
+    assert_true(rc != 0 && rc != CB_ERR_EXISTS);
+    assert_false(exists(".ckptbench-saving-step"));
+    claims_free(claims);
+}
+
 static void the_claim_of_a_program_that_died_is_taken_over(void **state)
 {
     (void)state;
@@ -714,6 +735,7 @@ int main(void)
         cmocka_unit_test(a_rank_that_ends_while_they_meet_is_named_to_all),
         cmocka_unit_test(a_rank_0_that_has_ended_is_not_awaited),
         cmocka_unit_test(a_path_that_another_program_is_saving_to_is_refused),
+        cmocka_unit_test(a_claim_that_cannot_be_written_leaves_nothing),
         cmocka_unit_test(the_claim_of_a_program_that_died_is_taken_over),
         cmocka_unit_test(the_folder_of_a_run_is_refused),
         cmocka_unit_test(a_checkpoint_can_be_listed),
