@@ -232,15 +232,17 @@ def check_ends(watched, *saves):
 
 @pytest.mark.without_sanitizers  # Python would have to be built with one, too
 def test_saves_by_our_own_package_are_seen_with_the_librarys_times(tmp_path):
-    watched = Watched(tmp_path, *TORCHRUN, TRAINING, tmp_path, "own:a", "own:b:behind", "own_load:a", "save:c", "own_unasked:d:e", **OWN)
+    watched = Watched(tmp_path, *TORCHRUN, TRAINING, tmp_path, "own:a", "own:b:behind", "own_load:a", "save:c", "own_unasked:d:e", "own_waited:f", **OWN)
     watched.check_sums("save")
     watched.check_sums("load")
     moved = watched.values("save", "bytes_moved")
-    assert len(moved) == 5 and all(sum(ranks) >= 2 * 256 * 1024 * 4 for ranks in moved.values())
+    assert len(moved) == 6 and all(sum(ranks) >= 2 * 256 * 1024 * 4 for ranks in moved.values())
     assert all(seconds > 0 for state in ("io_s", "plan_s") for seconds in watched.values("save", state)[1])
-    assert list(watched.values("save", "persist_s")) == [2, 4, 5]
+    assert list(watched.values("save", "persist_s")) == [2, 4, 5, 6]
     check_ends(watched, (4, "d"), (5, "e"))
-    assert "5 saves (3 asynchronous), 1 load" in watched.report() and "hook had failed" not in watched.report()
+    assert all(seconds >= 1 for seconds in watched.values("save", "stall_s")[6])  # of which the caller waited one for the result
+    assert "no time-out" not in watched.result.stdout
+    assert "6 saves (4 asynchronous), 1 load" in watched.report() and "hook had failed" not in watched.report()
     assert "had not ended" not in watched.report()  # close() waits, and they do not use the process group
     assert "ckptbench.checkpoint" not in ckptbench(tmp_path, "show", watched.run, "--advise").stdout  # it is used already
 

@@ -120,6 +120,21 @@ def own(name, kind="wait"):
     saved.result()
 
 
+def own_waited(name):
+    """An asynchronous save that the caller waits for a second in vain, and then until its end."""
+    import ckptbench.checkpoint as checkpoint
+
+    go = Path(FOLDER, f"{name}.go")
+    saved = checkpoint.save(f"fault:until={go}+ops=finish:{FOLDER}/{name}", state, async_checkpoint=True)
+    try:
+        saved.result(timeout=1)
+        print("no time-out")
+    except TimeoutError:
+        dist.barrier()
+        go.touch()
+        saved.result()
+
+
 def own_mistaken(name):
     """Mistakes of the program: arguments in the wrong order, and names that a function does not have."""
     import ckptbench.checkpoint as checkpoint

@@ -507,16 +507,12 @@ def _watch_result(operation, future):
         return
 
     def result(*args, **kwargs):
-        is_first = not operation.waiting_ns and not operation.has_ended
-        if is_first:
-            operation.waiting_ns = now_ns()
+        waits = operation.begin_wait()
         try:
             return original(*args, **kwargs)
         finally:
-            if is_first and not operation.has_ended:  # a time-out
-                with operation.lock:
-                    operation.stall_ns = (operation.stall_ns or 0) + now_ns() - operation.waiting_ns
-                    operation.waiting_ns = 0
+            if waits:
+                operation.end_wait()
 
     future.result = result
 

@@ -77,6 +77,16 @@ def _after_poll(save, error, has_ended):
     _end(operation, times, save._failure, at_ns)
 
 
+def _before_result(args, kwargs):
+    """The caller's wait for the result is part of what it was kept."""
+    _, operation = _pending.get(id(args[0]), (None, None)) if args else (None, None)
+    return operation if operation is not None and operation.begin_wait() else None
+
+
+def _after_result(operation, error, result):
+    operation.end_wait()
+
+
 def _hook_storage(handle, name, storage):
     """What a Writer or Reader asks of the library."""
 
@@ -120,6 +130,7 @@ def install(module):
         return
     around(module, "save", _begin("save"), _after_save)
     around(module, "load", _begin("load"), _after_load)
+    around(module.Save, "result", _before_result, _after_result)
     around(module.Save, "_poll", lambda args, kwargs: args[0], _after_poll)
     around(module, "close", lambda args, kwargs: module, _after_close)
     watch.lookers.append(_look)

@@ -174,6 +174,21 @@ class Operation:
             self.cpu_ns = time.thread_time_ns()
             self.stack = ["other"]
 
+    def begin_wait(self):
+        """The caller waits for the result from here on, which is part of what it was kept. False if it does already, or if
+        there is nothing to wait for."""
+        if self.waiting_ns or self.has_ended:
+            return False
+        self.waiting_ns = now_ns()
+        return True
+
+    def end_wait(self):
+        """The wait is over, and the save may not be: a time-out."""
+        with self.lock:
+            if not self.has_ended:
+                self.stall_ns = (self.stall_ns or 0) + now_ns() - self.waiting_ns
+                self.waiting_ns = 0
+
     def end(self, error=None, at_ns=None):
         """Now, or at `at_ns` if that is learnt only now. `error`: an exception, or why it failed in words; None if it passed."""
         with self.lock:
@@ -183,7 +198,7 @@ class Operation:
             self._add_cpu()
             self.has_ended = True
             if self.waiting_ns:
-                self.stall_ns = (self.stall_ns or 0) + now - self.waiting_ns
+                self.stall_ns = (self.stall_ns or 0) + max(now - self.waiting_ns, 0)  # it may have ended before the wait
             is_unseen = self.requests == 0 and self.bytes_needed > 0  # written in a way that has no hooks
             stall_ns = now - self.start_ns if self.stall_ns is None else self.stall_ns  # else it kept the caller throughout
             line = {

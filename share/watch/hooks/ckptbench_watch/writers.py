@@ -178,17 +178,11 @@ def _hook_requests(module):
 
     def before_wait(args, kwargs):
         """The training waits here for writers and other ranks if it says `blocking`."""
-        waiting = [operation for operation in watch.open_saves if operation.is_split and not operation.waiting_ns]
-        for operation in waiting:
-            operation.waiting_ns = now_ns()
-        return waiting
+        return [operation for operation in watch.open_saves if operation.is_split and operation.begin_wait()]
 
     def after_wait(waiting, error, result):
         for operation in waiting:
-            with operation.lock:
-                if not operation.has_ended:
-                    operation.stall_ns = (operation.stall_ns or 0) + now_ns() - operation.waiting_ns
-                    operation.waiting_ns = 0
+            operation.end_wait()
 
     around(module.AsyncCallsQueue, "maybe_finalize_async_calls", before_wait, after_wait)
 
