@@ -185,7 +185,7 @@ static int refuse_kind(const struct posix_names *self, const char *name, int cod
 int posix_names_open(const struct posix_names *self, const char *name, int direct, int *fd, uint64_t *length,
                      struct cb_err *err)
 {
-    struct stat status;
+    struct stat status = {0};
     int made = openat(self->root_fd, name, O_RDONLY | O_NONBLOCK | O_CLOEXEC | direct);
     if (made < 0 && errno == EWOULDBLOCK) /* a regular file that another machine or program has a lease on */
         made = openat(self->root_fd, name, O_RDONLY | O_CLOEXEC | direct);
