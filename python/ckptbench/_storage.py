@@ -29,6 +29,7 @@ class _Storage:
 
     def __init__(self, path=None, process_group=None, **options):
         self.path, self.process_group, self.words = None, process_group, _world.words_of(options)
+        _library.timeout(self.words)  # raises what is wrong with them here, and not in the first save
         self.reset(path)
 
     def reset(self, checkpoint_id=None):

@@ -444,7 +444,11 @@ def a_place_that_is_taken(ranks):
 
 @case
 def unknown_options(ranks):
-    return ranks.must_fail("io.nonsense", lambda: check().save(ranks.path("options"), small(ranks), io_nonsense=3))
+    failed = ranks.must_fail("io.nonsense", lambda: check().save(ranks.path("options"), small(ranks), io_nonsense=3))
+    for storage in (check().Writer, check().Reader):  # as soon as they are made: an option of FileSystemWriter, and a wrong value
+        failed = failed or ranks.must_fail("thread.count", lambda: storage(ranks.path("options"), thread_count=4))
+        failed = failed or ranks.must_fail("io.depth", lambda: storage(ranks.path("options"), io_depth="many"))
+    return failed
 
 
 # A rank that fails before the ranks have met
