@@ -18,7 +18,8 @@
  *
  * Collective functions are called by all ranks, in the same order. If one fails on one rank, it fails on all of them,
  * with that rank's number and reason in the error of the others. Every wait for another rank ends after timeout.op at
- * the latest. After CKPTBENCH_TIMEOUT, and after another rank has died, a handle can only be closed.
+ * the latest. After CKPTBENCH_TIMEOUT, and after another rank has died, a handle can only be closed; the error of a call
+ * that finds it so ends with "; " CKPTBENCH_USELESS.
  *
  * Threads: different handles are independent. Calls on one handle may come from any thread, and wait for each other;
  * calls that are not collective and say so in their description ("any time") do not wait for a save or load in
@@ -67,6 +68,8 @@ enum ckptbench_code {
     CKPTBENCH_EXISTS = -11,      /* the place holds a checkpoint already, or is being written by others */
     CKPTBENCH_INTERNAL = -12,    /* a bug of the library */
 };
+
+#define CKPTBENCH_USELESS "this handle can only be closed"
 
 struct ckptbench_error {
     int code;        /* an enum ckptbench_code */

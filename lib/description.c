@@ -10,6 +10,7 @@
 #define DEVICES_MOST 1024
 #define SPLITS_MOST 4096
 #define ELEMENTS_MOST (UINT64_C(1) << 58)
+#define DTYPE_REFUSED (INT64_C(1) << 62) /* from the Python package: the name says why its rank describes no state */
 
 /* --- checking --- */
 
@@ -28,6 +29,8 @@ static int check_tensor(const struct ckptbench_tensor *tensor, struct cb_err *er
     int rc = check_name(tensor->fqn, tensor->path, err);
     if (rc)
         return rc;
+    if (tensor->dtype == DTYPE_REFUSED)
+        return cb_fail(err, CB_ERR_USAGE, "%s", tensor->fqn);
     if (tensor->dtype < 0 || tensor->dtype >= DTYPE_COUNT)
         return cb_fail(err, CB_ERR_USAGE, "%s: there is no type %lld", tensor->fqn, (long long)tensor->dtype);
     if (tensor->dims > CKPTBENCH_MOST_DIMS)

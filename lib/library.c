@@ -163,14 +163,34 @@ static void record(ckptbench *self, const char *path, uint64_t start_wall_ns, co
     recording_add(self->recording, &recorded);
 }
 
-/* Ends a call on the handle: a call that passes reports trouble with the record instead. */
-static int finish(ckptbench *self, int rc, const struct cb_err *err, struct ckptbench_error *error)
+/* What a call returns: one that passes reports trouble with the record instead of a failure. */
+static int report(const ckptbench *self, int rc, const struct cb_err *err, struct ckptbench_error *error)
 {
     if (!rc && error) {
         error->code = 0;
         recording_trouble(self->recording, error->text, sizeof error->text);
     }
     return errors_report(rc, err, error);
+}
+
+/* Ends a save or load: a failure also says if the handle is of no more use. */
+static int finish(const ckptbench *self, int rc, const struct cb_err *err, struct ckptbench_error *error)
+{
+    static const char useless[] = "; " CKPTBENCH_USELESS;
+    int code = report(self, rc, err, error);
+    if (code && error && !comm_can_end(self->comm)) {
+        size_t len = strnlen(error->text, sizeof error->text - sizeof useless);
+        memcpy(error->text + len, useless, sizeof useless);
+    }
+    return code;
+}
+
+/* Names the checkpoint whole in the reason of a failure: the engine calls it by its name in a store. */
+static int name_path(int rc, const char *path, struct cb_err *err)
+{
+    struct place_name name;
+    bool is_named = !rc || place_name_read(path, &name, NULL) || strstr(err->message, name.uri);
+    return is_named ? rc : cb_context(err, "%s", path);
 }
 
 /* --- asynchronous saves --- */
@@ -203,6 +223,7 @@ static void await_end(ckptbench_async *self, uint64_t until_ns)
         self->err = again ? second : first;
     if (self->sample.flags & SAMPLE_FAILED && self->err.code == 0)
         (void)cb_fail(&self->err, rc ? rc : CB_ERR_INTERNAL, "an asynchronous save failed without a reason");
+    (void)!name_path(self->err.code, self->path, &self->err);
     record(self->handle, self->path, self->start_wall_ns, &self->sample, &self->before, true);
 }
 
@@ -445,6 +466,7 @@ static int save(ckptbench *self, const char *path, const struct ckptbench_state 
     if (rc)
         return rc;
     rc = engine_save(place_engine(place), name.name, &self->state, &options, sample, err);
+    rc = name_path(rc, path, err);
     if (rc)
         sample->flags |= SAMPLE_FAILED;
     if (rc || !async)
@@ -576,6 +598,7 @@ static int load(ckptbench *self, const char *path, const struct ckptbench_state 
     self->loading = state;
     rc = engine_load(place_engine(place), name.name, &target, &options, &sample, err);
     self->loading = NULL;
+    rc = name_path(rc, path, err);
     if (!rc)
         rc = unpack(self, &packing, state, &tables.joined, options.deadline_ns, &sample, err);
     sample.flags |= rc ? SAMPLE_FAILED : 0;
@@ -634,7 +657,7 @@ int ckptbench_inspect(ckptbench *handle, const char *path, ckptbench_checkpoint 
     if (!rc)
         rc = place_open_store(handle->experiment, &setup, &name, false, &store, &err);
     if (!rc)
-        rc = contents_read(store, name.name, checkpoint, &err);
+        rc = name_path(contents_read(store, name.name, checkpoint, &err), path, &err);
     store_free(store);
     sigpipe_restore(&guard);
     pthread_mutex_unlock(&handle->lock);
@@ -874,7 +897,7 @@ int ckptbench_close(ckptbench *handle, struct ckptbench_error *error)
         async_release(left);
     if (!left)
         recording_end(handle->recording);
-    rc = finish(handle, rc, &err, error);
+    rc = report(handle, rc, &err, error);
     recording_free(handle->recording);
     handle->recording = NULL;
     pthread_mutex_unlock(&handle->lock);

@@ -14,6 +14,8 @@ TIMEOUT = -6
 ABORTED = -7
 IS_MISSING = ": not in the checkpoint"  # in the library's error for a name that a load does not find
 MEETING_BYTES = 256
+REASON_BYTES = 512  # of what other ranks are told
+USELESS = "; this handle can only be closed"  # at the end of the library's error
 
 
 class Error(RuntimeError):
@@ -122,6 +124,8 @@ def _call(name, *arguments):
     error = _CError()
     code = getattr(_library, f"ckptbench_{name}")(*arguments, ctypes.byref(error))
     text = error.text.decode(errors="replace")
+    if code and text.endswith(USELESS):
+        text = text.removesuffix(USELESS) + "; checkpoint.close() lets the next save or load open new connections"
     if code:
         raise Error(text, code)
     if text:
@@ -252,8 +256,8 @@ class State:
                              tables[2].buffer_info()[0], len(values), tables[3].buffer_info()[0], len(splits.rows))
 
     def refuse(self, reason):
-        """Makes it a state with one tensor of no type, which is called by the reason."""
-        name = ctypes.create_string_buffer(reason.encode("utf-8", "replace"))
+        """Makes it a state with one tensor, of a type that stands for this, which is called by the reason."""
+        name = ctypes.create_string_buffer(reason.encode("utf-8", "replace")[:REASON_BYTES])
         row = array.array("Q", (ctypes.addressof(name), 0, 1 << 62, *(0,) * (DIMS + 1)))
         self.kept += (name, row)
         self.struct.tensors, self.struct.tensor_count = row.buffer_info()[0], 1
@@ -269,7 +273,7 @@ def said(failure):
     """What a failure says, in one line."""
     try:
         text = str(failure) if isinstance(failure, Error) else f"{type(failure).__name__}: {failure}"
-        return " ".join(text.translate(_CONTROLS).split())
+        return " ".join(text.translate(_CONTROLS).split()) or type(failure).__name__
     except Exception:  # of its __str__
         return type(failure).__name__
 

@@ -404,8 +404,21 @@ def one_rank_cannot_describe(ranks):
     bad = torch.ones(3).to_sparse() if ranks.rank == ranks.size - 1 else torch.ones(3)
     first = ranks.must_fail("layout torch.sparse_coo", lambda: check().save(ranks.path("sparse"), {"bad": bad}))
     second = ranks.must_fail("meta device", lambda: check().save(ranks.path("meta"), {"w": torch.ones(3, device="meta")}))
+    class Loud:
+        def state_dict(self):
+            raise ValueError("two\nlines \033[31m of it")
+
+        def load_state_dict(self, state):
+            pass
+
+    def save_loud():
+        try:
+            check().save(ranks.path("loud"), {"bad": Loud() if ranks.rank == 0 else torch.ones(3)})
+        except check().Error as error:
+            raise ValueError(f"<{error}>") from None
+    third = ranks.must_fail("lines" if ranks.rank == 0 else "(usage): ValueError: two lines [31m of it>", save_loud)
     check().save(ranks.path("described"), small(ranks))
-    return first or second
+    return first or second or third
 
 
 @case
@@ -466,6 +479,24 @@ def one_rank_cannot_open(ranks):
         words = "no port" if ranks.rank == 0 else "rank 0 failed: ValueError: no port is left"
         failed = ranks.agreed(ranks.must_fail(words, lambda: check().save(ranks.path("never"), small(ranks), io_depth=3)))
     check().save(ranks.path("opened"), small(ranks), io_depth=3)
+    return failed
+
+
+@case
+def a_handle_of_no_more_use(ranks):
+    """After a rank has left, the errors say how to go on, and it works."""
+    def save(name):
+        check().save(ranks.path(name), {"b": torch.ones(2)}, io_depth=5)
+    failed = None
+    save("of-use")
+    if ranks.rank > 0:
+        check().close()
+    dist.barrier()
+    for name in ("late", "later") if ranks.rank == 0 else ():
+        failed = failed or ranks.must_fail("; checkpoint.close() lets the next save or load open new connections", lambda: save(name))
+    if ranks.rank == 0:
+        check().close()
+    save("of-use-again")
     return failed
 
 

@@ -233,8 +233,11 @@ static void a_rank_that_dies_is_named_and_the_others_can_close(void **state)
     describe_grid(grid, 0, 2, 1);
     int code = ckptbench_save(handle, place("half"), &grid->described.state, NULL, &error);
     assert_int_equal(code, CKPTBENCH_ABORTED);
-    assert_non_null(strstr(error.text, "rank 1 is gone"));
+    must_say(error.text, "rank 1 is gone");
+    must_say(error.text, "; " CKPTBENCH_USELESS);
     assert_true(ckptbench_save(handle, path, &grid->described.state, NULL, &error) != 0);
+    must_say(error.text, "; " CKPTBENCH_USELESS);
+    assert_string_equal(strstr(error.text, CKPTBENCH_USELESS), CKPTBENCH_USELESS); /* once, at the end */
     assert_false(exists("half"));
     assert_int_equal(ckptbench_close(handle, &error), 0);
     free(grid);
@@ -560,8 +563,9 @@ static void load_what_is_not_there(ckptbench *handle, uint32_t rank, uint32_t ra
         }
         int code = ckptbench_load(handle, context, &described.state, NULL, &error);
         assert_int_equal(code, CKPTBENCH_CORRUPT);
-        if (!strstr(error.text, wishes[i].error))
-            fail_msg("'%s' is not in '%s'", wishes[i].error, error.text);
+        must_say(error.text, wishes[i].error);
+        must_say(error.text, context); /* the path */
+        assert_null(strstr(error.text, CKPTBENCH_USELESS));
     }
 }
 
@@ -613,6 +617,23 @@ static void what_is_no_regular_file_is_refused(void **state)
         }
         assert_int_equal(ckptbench_close(handle, NULL), 0);
     }
+}
+
+static void an_error_is_one_line_whatever_a_path_contains(void **state)
+{
+    struct ckptbench_open_options options = {.struct_bytes = sizeof options, .rank_count = 1};
+    struct described_state described;
+    struct ckptbench_error error = {0};
+    ckptbench *handle;
+    (void)state;
+    clear();
+    describe_nothing(&described);
+    assert_int_equal(ckptbench_open(&options, &handle, NULL), 0);
+    assert_true(ckptbench_load(handle, place("two\nlines\033[31m"), &described.state, NULL, &error) < 0);
+    must_say(error.text, "two?lines?[31m");
+    for (const char *at = error.text; *at; at++)
+        assert_true((unsigned char)*at >= ' ');
+    assert_int_equal(ckptbench_close(handle, NULL), 0);
 }
 
 static void a_save_replaces_a_checkpoint_only_if_told(void **state)
@@ -740,6 +761,7 @@ int main(void)
         cmocka_unit_test(the_folder_of_a_run_is_refused),
         cmocka_unit_test(a_checkpoint_can_be_listed),
         cmocka_unit_test(a_load_names_what_the_checkpoint_lacks),
+        cmocka_unit_test(an_error_is_one_line_whatever_a_path_contains),
         cmocka_unit_test(what_is_no_regular_file_is_refused),
         cmocka_unit_test(a_save_replaces_a_checkpoint_only_if_told),
         cmocka_unit_test(every_rank_is_told_why_one_failed),
