@@ -45,8 +45,10 @@ static struct messages_comm *cast(struct comm *comm)
 }
 
 /* Names the rank that disconnected first; others may have exited because of it. */
-static int fail_gone(const struct message_world *self, uint32_t rank, struct cb_err *err)
+static int fail_gone(struct message_world *self, uint32_t rank, struct cb_err *err)
 {
+    if (self->rank == 0 && self->ops->tell_lost)
+        self->ops->tell_lost(self, rank);
     return cb_fail(err, CB_ERR_ABORTED, "rank %u is gone: the connection to it ended",
                    self->first_gone < self->size ? self->first_gone : rank);
 }
@@ -102,7 +104,7 @@ static int add_transfer(struct operation *self, bool receives, uint32_t peer, ui
 /* Fails if a participating rank is gone. */
 static int check_ranks(const struct operation *self, struct cb_err *err)
 {
-    const struct message_world *world = self->comm->world;
+    struct message_world *world = self->comm->world;
     for (uint32_t i = 0; i < self->count; i++) {
         if (self->transfers[i].has_other_length)
             return cb_fail(err, CB_ERR_CORRUPT, "rank %u sent a message of another length than this rank expects",

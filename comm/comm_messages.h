@@ -26,6 +26,8 @@ struct message_world_ops {
     int (*progress)(struct message_world *self, struct cb_err *err);
     /* Whether no transfer with the rank can end any more. */
     bool (*has_lost)(const struct message_world *self, uint32_t rank, bool receives);
+    /* On rank 0: an operation that it waits for cannot end since the rank is lost: tells all others. NULL: they time out. */
+    void (*tell_lost)(struct message_world *self, uint32_t rank);
     uint32_t (*machine_of)(const struct message_world *self, uint32_t rank); /* the lowest rank on the same machine */
     /* Tells the others that this rank leaves normally. Takes at most a second. */
     void (*say_goodbye)(struct message_world *self);

@@ -302,8 +302,11 @@ static int take_frame(struct tcp_world *self, uint32_t rank, const char *bytes, 
             return cb_fail(err, CB_ERR_CORRUPT, "rank %u sent a message of an impossible length", rank);
         return take_part(self, rank, &frame, bytes + sizeof frame, len - sizeof frame, err);
     case FRAME_GONE:
-        if (frame.rank < self->base.size && frame.rank != self->base.rank)
-            note_gone(self, frame.rank);
+        if (frame.rank >= self->base.size || frame.rank == self->base.rank)
+            return 0;
+        if (rank == 0) /* comes after what rank 0 had to say before, so what has ended well is known */
+            self->peers[frame.rank].left = false;
+        note_gone(self, frame.rank);
         return 0;
     case FRAME_GOODBYE:
         self->peers[rank].left = true;
@@ -433,6 +436,17 @@ static bool has_lost(const struct message_world *world, uint32_t rank, bool rece
     return peer->gone || (receives && peer->left && peer->in);
 }
 
+/* A rank that has left in good order, too: the others may wait for an answer to what it takes part in. */
+static void tell_lost(struct message_world *world, uint32_t rank)
+{
+    struct tcp_world *self = (struct tcp_world *)world;
+    struct sigpipe_guard guard;
+    sigpipe_block(&guard);
+    self->peers[rank].left = false;
+    note_gone(self, rank);
+    sigpipe_restore(&guard);
+}
+
 static uint32_t known_machine(const struct message_world *world, uint32_t rank)
 {
     return ((const struct tcp_world *)world)->peers[rank].place.machine;
@@ -502,6 +516,7 @@ static const struct message_world_ops tcp_ops = {.name = "TCP",
                                                  .start = start_transfer,
                                                  .progress = progress,
                                                  .has_lost = has_lost,
+                                                 .tell_lost = tell_lost,
                                                  .machine_of = known_machine,
                                                  .say_goodbye = say_goodbye,
                                                  .free = free_world};

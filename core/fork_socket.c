@@ -15,7 +15,7 @@ static void close_in_child(void)
         struct fork_socket *self = sockets;
         sockets = self->next;
         close(self->fd);
-        *self = (struct fork_socket){0};
+        *self = (struct fork_socket){.fd = -1};
     }
     fork_socket_release();
 }
@@ -54,7 +54,7 @@ static void link_out(struct fork_socket *self)
     *self->link = self->next;
     if (self->next)
         self->next->link = self->link;
-    *self = (struct fork_socket){0};
+    *self = (struct fork_socket){.fd = -1};
 }
 
 void fork_socket_add(struct fork_socket *self, int fd)

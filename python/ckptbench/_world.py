@@ -133,11 +133,20 @@ def _open(group, name, words, stale):
             stale.close()
         found = _meet(meeting, _library.timeout(words))
     except _FailedElsewhere as failure:
+        _close_others(name)
         raise _library.Error(str(failure), failure.code) from None
     except BaseException as failure:
         meeting.fail(failure)
+        _close_others(name)
         raise
     return _library.Handle(rank, size, words=words, **found)
+
+
+def _close_others(name):
+    """Ends the group's other connections: a rank that has other options may wait for this one there, and so learns of it."""
+    for key in [key for key in _handles if key[0] == name]:
+        with contextlib.suppress(_library.Error):  # of a save in progress: its result() raises it
+            _handles.pop(key)[1].close()
 
 
 def handle(process_group=None, words=(), alone=False):

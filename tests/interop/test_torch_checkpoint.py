@@ -26,7 +26,8 @@ MODULES = [*(f"modules_{kind}" for kind in torch_states.KINDS if kind != "plain"
            *(f"modules_writer_async_{kind}" for kind in torch_states.STAGED), "stages"]
 ALWAYS = ["modules_numbered", "stages"]  # of MODULES, also where FSDP1 cannot be used
 FAILURES = ["mismatches", "one_rank_cannot_describe", "partial_sums", "values_that_differ", "what_is_no_state", "a_place_that_is_taken",
-            "unknown_options", "one_rank_cannot_open", "one_rank_calls_wrongly", "a_handle_of_no_more_use",
+            "unknown_options", "one_rank_cannot_open", "one_rank_cannot_open_where_others_have",
+            "one_rank_calls_wrongly", "a_handle_of_no_more_use",
             "a_rank_that_does_not_come",
             "a_store_of_torch_that_has_ended", "a_failed_save_is_told_at_the_next_call"]
 WAYS = ["a_first_save_is_planned_without_tables_of_others_where_the_mesh_tells", "options_that_differ_have_one_order",

@@ -501,6 +501,21 @@ def a_handle_of_no_more_use(ranks):
 
 
 @case
+def one_rank_cannot_open_where_others_have(ranks):
+    """The others wait for it on connections that they have: they learn that it has left them."""
+    is_wrong = ranks.rank == ranks.size - 1
+    check().save(ranks.path("open"), small(ranks))
+    words, options = ("io.blok", {"io_blok": 1}) if is_wrong else (f"rank {ranks.size - 1} is gone", {})
+    failed = ranks.agreed(ranks.must_fail(words, lambda: check().save(ranks.path("never"), small(ranks), **options)))
+    check().close()
+    if not is_wrong:  # opening connections again, they are told what it was
+        words = f"rank {ranks.size - 1} failed: unknown key 'io.blok'"
+        failed = failed or ranks.must_fail(words, lambda: check().save(ranks.path("never"), small(ranks)))
+    check().save(ranks.path("opened-again"), small(ranks))
+    return failed
+
+
+@case
 def one_rank_calls_wrongly(ranks):
     for path, state, words in ((ranks.path("wrongly"), ["no dict"], "state is a dict"), ("with\0zero", small(ranks), "a path has no byte 0")):
         given = (path, state) if ranks.rank == ranks.size - 1 else (ranks.path("wrongly"), small(ranks))

@@ -288,6 +288,29 @@ static void a_child_of_a_rank_does_not_hide_that_the_rank_has_died(void **state)
     free(grid);
 }
 
+static void save_without_rank_2(ckptbench *handle, uint32_t rank, uint32_t ranks, void *context)
+{
+    struct grid_state *grid = calloc(1, sizeof *grid);
+    struct ckptbench_error error = {0};
+    char where[160];
+    (void)context;
+    snprintf(where, sizeof where, "%s/alone", folder);
+    describe_grid(grid, rank, ranks, 1);
+    if (rank != 2) { /* which closes its handle */
+        assert_int_equal(ckptbench_save(handle, where, &grid->described.state, NULL, &error), CKPTBENCH_ABORTED);
+        must_say(error.text, "rank 2 is gone");
+    }
+    free(grid);
+}
+
+static void a_rank_that_closes_its_handle_too_early_is_named_to_all(void **state)
+{
+    static const char *const words[] = {"timeout.op=100s", NULL};
+    (void)state;
+    clear();
+    run_ranks(4, words, save_without_rank_2, NULL);
+}
+
 /* --- ranks that do not meet --- */
 
 static void never_reached(ckptbench *handle, uint32_t rank, uint32_t ranks, void *context)
@@ -752,6 +775,7 @@ int main(void)
         cmocka_unit_test(closing_nothing_passes_and_says_so),
         cmocka_unit_test(a_rank_that_dies_is_named_and_the_others_can_close),
         cmocka_unit_test(a_child_of_a_rank_does_not_hide_that_the_rank_has_died),
+        cmocka_unit_test(a_rank_that_closes_its_handle_too_early_is_named_to_all),
         cmocka_unit_test(a_wrong_word_on_one_rank_fails_the_open_of_all),
         cmocka_unit_test(a_rank_that_ends_while_they_meet_is_named_to_all),
         cmocka_unit_test(a_rank_0_that_has_ended_is_not_awaited),
