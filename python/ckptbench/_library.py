@@ -1,12 +1,14 @@
 """libckptbench (include/ckptbench.h) through ctypes, which releases the GIL during every call."""
 import array
 import ast
+import contextlib
 import ctypes
 import functools
 import itertools
 import os
 import pathlib
 import struct
+import threading
 import warnings
 
 DIMS = 8
@@ -360,44 +362,57 @@ def timeout(words):
 
 
 class Handle:
-    """A ckptbench handle."""
+    """A ckptbench handle. Any thread may call its functions; one waits for another."""
 
     def __init__(self, rank=0, rank_count=1, listener=None, meeting=None, words=()):
-        self.pointer = ctypes.c_void_p()
+        self.pointer, self.lock = ctypes.c_void_p(), threading.RLock()
         texts = _word_texts(words)
         options = _OpenOptions(ctypes.sizeof(_OpenOptions), rank, rank_count, listener, meeting, texts, len(words))
         _call("open", ctypes.byref(options), ctypes.byref(self.pointer))
         self.rank, self.rank_count = rank, rank_count
 
+    @contextlib.contextmanager
+    def _used(self):
+        """The pointer, which no other thread closes or loads with meanwhile."""
+        with self.lock:
+            if self.pointer is None:
+                raise Error("the connections were closed while this call waited for them", ABORTED)
+            yield self.pointer
+
     def close(self):
         """Waits for asynchronous saves; raises the failure of one that no other call has raised."""
-        pointer, self.pointer = self.pointer, None
-        _call("close", pointer)
+        with self.lock:
+            pointer, self.pointer = self.pointer, None
+            _call("close", pointer)
 
     def save(self, path, state):
         result = _Result(ctypes.sizeof(_Result))
-        _call("save", self.pointer, state.place(path), ctypes.byref(state.struct), ctypes.byref(result))
+        with self._used() as pointer:
+            _call("save", pointer, state.place(path), ctypes.byref(state.struct), ctypes.byref(result))
         return _read_result(result)
 
     def save_async(self, path, state):
         save = ctypes.c_void_p()
-        _call("save_async", self.pointer, state.place(path), ctypes.byref(state.struct), ctypes.byref(save))
+        with self._used() as pointer:
+            _call("save_async", pointer, state.place(path), ctypes.byref(state.struct), ctypes.byref(save))
         return AsyncSave(save)
 
     def load(self, path, state):
         """(result, name -> bytes of the values)."""
         result = _Result(ctypes.sizeof(_Result))
-        _call("load", self.pointer, state.place(path), ctypes.byref(state.struct), ctypes.byref(result))
         values, address, length = {}, ctypes.c_void_p(), ctypes.c_uint64()
-        for index, name in enumerate(state.names):
-            _call("loaded_value", self.pointer, index, ctypes.byref(address), ctypes.byref(length))
-            values[name] = ctypes.string_at(address, length.value)
+        with self._used() as pointer:
+            _call("load", pointer, state.place(path), ctypes.byref(state.struct), ctypes.byref(result))
+            for index, name in enumerate(state.names):
+                _call("loaded_value", pointer, index, ctypes.byref(address), ctypes.byref(length))
+                values[name] = ctypes.string_at(address, length.value)
         return _read_result(result), values
 
     def inspect(self, path):
         """The Entries of a checkpoint, by name."""
         checkpoint, entries = ctypes.c_void_p(), {}
-        _call("inspect", self.pointer, encode_path(path), ctypes.byref(checkpoint))
+        with self._used() as pointer:
+            _call("inspect", pointer, encode_path(path), ctypes.byref(checkpoint))
         try:
             for index in range(_library.ckptbench_checkpoint_count(checkpoint)):
                 entry = _Entry(ctypes.sizeof(_Entry))

@@ -113,6 +113,35 @@ def test_one_process_saves_and_loads_without_torch_distributed(tmp_path):
     assert result.returncode == 0, result.stderr
 
 
+def test_threads_share_a_handle_and_one_that_was_closed_is_an_error(tmp_path):
+    """Each load has its own values, and a call on a handle that another thread has closed does not end the process."""
+    program = """
+        import sys, threading
+        import ckptbench.checkpoint as checkpoint
+        from ckptbench import _world
+        folder, wrong = sys.argv[1], []
+        for number in range(2):
+            checkpoint.save(f"{folder}/{number}", {"number": number})
+        def load(number):
+            for _ in range(100):
+                state = {"number": None}
+                checkpoint.load(f"{folder}/{number}", state)
+                wrong.extend([state] if state["number"] != number else [])
+        threads = [threading.Thread(target=load, args=(number,)) for number in range(2)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        assert not wrong, wrong
+        handle = _world.handle()
+        checkpoint.close()
+        try:
+            handle.inspect(f"{folder}/0")
+        except checkpoint.Error as error:
+            print(error)
+        """
+    result = run(program, tmp_path)
+    assert result.returncode == 0 and "were closed" in result.stdout, result.stdout + result.stderr
+
+
 def test_saves_of_a_training_are_a_run_of_the_history(tmp_path):
     """Recorded by keyword; where it cannot be recorded, the save is made and a warning says why."""
     result = run("""
