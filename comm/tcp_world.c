@@ -600,25 +600,28 @@ static int make_world(const struct comm_tcp_place *place, struct tcp_world **wor
     return 0;
 }
 
-/* On rank 0: whether all ranks that have come are still there. */
-static int check_came(struct tcp_world *self, struct cb_err *err)
-{
-    for (uint32_t i = 1; i < self->base.size; i++) {
-        if (self->peers[i].in && channel_work(self->peers[i].in, NULL))
-            return cb_fail(err, CB_ERR_ABORTED, "rank %u is gone: the connection to it ended while the ranks met", i);
-    }
-    return 0;
-}
-
-static int fail_late(const struct tcp_world *self, struct cb_err *err)
+static int fail_missing(const struct tcp_world *self, int code, struct cb_err *err)
 {
     uint32_t missing = 1;
     while (missing < self->base.size && self->peers[missing].in)
         missing++;
-    return missing == self->base.size
-               ? cb_fail(err, CB_ERR_TIMEOUT, "not all ranks could be told where the others are")
-               : cb_fail(err, CB_ERR_TIMEOUT, "%u of %u ranks have not come; the first is rank %u",
-                         self->base.size - 1 - self->came, self->base.size, missing);
+    return missing == self->base.size ? cb_fail(err, code, "not all ranks could be told where the others are")
+                                      : cb_fail(err, code, "%u of %u ranks have not come; the first is rank %u",
+                                                self->base.size - 1 - self->came, self->base.size, missing);
+}
+
+/* On rank 0: whether all ranks that have come are still there. One that has reached its own deadline is not, so those who
+ * have not come are named, too. */
+static int check_came(struct tcp_world *self, struct cb_err *err)
+{
+    uint32_t gone = 1;
+    while (gone < self->base.size && !(self->peers[gone].in && channel_work(self->peers[gone].in, NULL)))
+        gone++;
+    if (gone == self->base.size)
+        return 0;
+    int rc = fail_missing(self, CB_ERR_ABORTED, err);
+    (void)cb_context(err, "rank %u is gone: the connection to it ended while the ranks met", gone);
+    return rc;
 }
 
 /* On rank 0: accepts all ranks and sends them the addresses. */
@@ -640,7 +643,7 @@ static int await_ranks(struct tcp_world *self, uint64_t deadline_ns, struct cb_e
                 rc = cb_context(err, "telling rank %u where the others are", i);
         }
         if (!rc && !all_told && clock_monotonic_ns() > deadline_ns)
-            rc = fail_late(self, err);
+            rc = fail_missing(self, CB_ERR_TIMEOUT, err);
         if (!rc && !all_told)
             clock_sleep_ns(NS_PER_MS);
     }
