@@ -39,8 +39,8 @@
  * the CUDA plugin of ckptbench (ckptbench-cuda.so in lib/ckptbench of its prefix, or named by CKPTBENCH_CUDA_PLUGIN). The
  * calling thread's current device may change.
  *
- * Versions: functions are only added. Structs that begin with `struct_bytes` may grow at their end: set it to sizeof.
- * The symbols of this version are CKPTBENCH_1. */
+ * Versions: the symbols of this version are CKPTBENCH_1. A program is built with the header of the library with which it
+ * runs. Structs that begin with `struct_bytes` tell if it was not: set it to sizeof. */
 #ifndef CKPTBENCH_H
 #define CKPTBENCH_H
 
@@ -92,7 +92,9 @@ CKPTBENCH_API uint64_t ckptbench_dtype_bytes(int64_t dtype);
 
 /* Ranks talk over TCP, encrypted, with a key that only they know. Rank 0 listens before it opens its handle, and the
  * program hands the text that results to the other ranks, by whatever way it has (torch's TCPStore, MPI, a file that
- * only its user can read). Anyone who has the text can join as a rank. */
+ * only its user can read). Anyone who has the text can join as a rank. Until it is passed to ckptbench_open, children that
+ * are forked keep the listener, too, and may open it as rank 0: close their copies if the ranks shall notice that rank 0 has
+ * ended before they met. */
 #define CKPTBENCH_MEETING_BYTES 256
 
 typedef struct ckptbench_listener ckptbench_listener;

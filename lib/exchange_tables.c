@@ -31,9 +31,16 @@ static uint64_t hash_value(const struct ckptbench_value *value)
     return value->bytes ? hash_u64(value->bytes, value->length) : 0;
 }
 
+/* One number of two, in which no sum or difference of theirs is left: other ranks' numbers are added to it. */
+static uint64_t mix(uint64_t one, uint64_t other)
+{
+    const uint64_t pair[] = {one, other};
+    return hash_u64(pair, sizeof pair);
+}
+
 static uint64_t hash_request(const struct table_request *request)
 {
-    return hash_u64(request->op, strlen(request->op)) ^ (3 * hash_u64(request->path, strlen(request->path)));
+    return mix(hash_u64(request->op, strlen(request->op)), hash_u64(request->path, strlen(request->path)));
 }
 
 /* The sum over all ranks is 0 if they make the same request, and have equal values under one name: the rank that writes a
@@ -48,7 +55,8 @@ static uint64_t check_sum(const struct tables *self, const struct comm *comm, co
         const struct joined *joined = &self->joined;
         bool owns = layout_tensor(joined->layout, joined->value_at[i])->owner == rank;
         if (joined->holders[i] > 1)
-            sum += (owns ? joined->holders[i] - 1 : UINT64_MAX) * hash_value(&state->values[i]);
+            sum +=
+                (owns ? joined->holders[i] - 1 : UINT64_MAX) * mix(joined->value_at[i], hash_value(&state->values[i]));
     }
     return sum;
 }
@@ -57,9 +65,9 @@ static uint64_t check_sum(const struct tables *self, const struct comm *comm, co
 static uint64_t table_sum(const struct buf *table, const struct comm *comm, const struct ckptbench_state *state,
                           const struct table_request *request)
 {
-    uint64_t hash = hash_request(request) ^ (5 * hash_u64(table->data, table->len));
+    uint64_t hash = mix(hash_request(request), hash_u64(table->data, table->len));
     for (size_t i = 0; request->saves && !request->allows_different_values && i < state->value_count; i++)
-        hash = 7 * hash + hash_value(&state->values[i]);
+        hash = mix(hash, hash_value(&state->values[i]));
     return comm_rank(comm) == 0 ? hash * (comm_size(comm) - 1) : -hash;
 }
 

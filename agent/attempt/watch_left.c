@@ -42,11 +42,12 @@ static size_t count_left(const struct stat *folder, pid_t *all, pid_t *first)
 void watch_left_note(const char *folder, struct status_page *page)
 {
     uint64_t end_ns = clock_monotonic_ns() + GRACE_NS;
+    int requests = foreground_requests();
     pid_t first = 0, *all = calloc(PROCESSES_MOST, sizeof *all);
     struct stat about;
     size_t left = all && stat(folder, &about) == 0 ? count_left(&about, all, &first) : 0;
     char name[32], text[256];
-    while (left && foreground_requests() == 0 && clock_monotonic_ns() < end_ns) {
+    while (left && foreground_requests() == requests && clock_monotonic_ns() < end_ns) {
         clock_sleep_ns(LOOK_NS);
         left = count_left(&about, all, &first);
     }

@@ -72,15 +72,19 @@ class Split:
     def __init__(self, pieces, index):
         self.pieces, self.index = pieces, index
 
-    def start(self, size, rank):
-        return min(self.index[rank] * -(-size // self.pieces), size)
+    def part(self, size, rank):
+        """(offset, size) of a rank's step."""
+        step = -(-size // self.pieces)
+        start = min(self.index[rank] * step, size)
+        return start, min(step, size - start)
 
 
 class _Mesh:
     """What is needed of a DeviceMesh, which this does not keep alive."""
 
     def __init__(self, mesh):
-        self.shape, self.ranks = tuple(mesh.shape), tuple(mesh.mesh.flatten().tolist())
+        self.shape = tuple(mesh.shape)
+        self.rank_of = dict(zip(itertools.product(*map(range, self.shape)), mesh.mesh.flatten().tolist()))
 
 
 _meshes = weakref.WeakKeyDictionary()
@@ -94,7 +98,7 @@ def _split_of(mesh, placements, dim, dims):
     steps = tuple(pieces if number == dim else 1 for number in range(dims))
     own = tuple(placement if share else Replicate() for placement, share in zip(placements, shares))
     index = {}
-    for rank, coordinate in zip(mesh.ranks, itertools.product(*map(range, mesh.shape))):
+    for coordinate, rank in mesh.rank_of.items():
         held = boxes(steps, mesh.shape, coordinate, own)
         if len(held) != 1 or held[0][1][dim] != 1:
             return None
@@ -104,15 +108,17 @@ def _split_of(mesh, placements, dim, dims):
 
 @functools.lru_cache(maxsize=65536)
 def _placed(mesh, coordinate, placements, shape):
-    held, dims = boxes(shape, mesh.shape, coordinate, placements), len(shape)
-    shards = [placement.dim % dims for placement in placements if not isinstance(placement, Replicate)]
-    splits = [None] * dims
-    for dim in set(shards):
-        splits[dim] = split = _split_of(mesh, placements, dim, dims)
-        # Steps of steps are steps only if nothing is left over.
-        if split is None or (shards.count(dim) > 1 and shape[dim] % split.pieces):
+    held, dims, splits = boxes(shape, mesh.shape, coordinate, placements), len(shape), [None] * len(shape)
+    rank = mesh.rank_of[coordinate]
+    for dim in {placement.dim % dims for placement in placements if not isinstance(placement, Replicate)}:
+        splits[dim] = _split_of(mesh, placements, dim, dims)
+        if splits[dim] is None:
             return held, None
-    return held, tuple(splits)
+    parts = [split.part(size, rank) if split else (0, size) for split, size in zip(splits, shape)]
+    # Steps of steps are steps only if nothing is left over. Each rank looks at its own: splits that tell what all hold are used
+    # if all ranks have them.
+    is_so = [part[:2] for part in held] == [tuple(zip(*parts))] if held else any(size == 0 for _, size in parts)
+    return held, tuple(splits) if is_so else None
 
 
 def placed(mesh, placements, shape):

@@ -56,9 +56,10 @@ def _dtensor_regions(name, tensor):
         raise ValueError(f"{name}: {error}") from None
     if len(held) == 1 and tuple(local.shape) == held[0][1]:
         return [Region(held[0][0], local, splits)]
-    if not held and splits and local.dim() == len(shape):  # no elements, and the splits tell so
+    if not held and splits:  # no elements, and the splits tell so
         rank = mesh.get_rank()
-        return [Region(tuple(split.start(size, rank) if split else 0 for split, size in zip(splits, shape)), local, splits)]
+        offsets, sizes = zip(*(split.part(size, rank) if split else (0, size) for split, size in zip(splits, shape)))
+        return [Region(offsets, local.new_empty(sizes), splits)]
     regions = []
     for offsets, sizes, starts in held:
         part = local

@@ -71,7 +71,7 @@ class _Meeting:
         try:
             return getattr(self.store, function)(*arguments)
         except RuntimeError as error:
-            if function == "wait" and time.monotonic() >= self.deadline:
+            if function == "wait" and time.monotonic() >= self.deadline - 0.01:  # stores count milliseconds
                 missing = next((rank for rank in range(self.size) if not self.ask("check", [self.ready(rank)])), 0)
                 raise _library.Error(f"rank {missing} did not come within timeout.op", _library.TIMEOUT) from None
             reason = (str(error).splitlines() or [""])[0]
@@ -126,11 +126,16 @@ def _open(group, name, words, stale):
         return _library.Handle(words=words)
     number = _opened[name] = _opened.get(name, 0) + 1
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    rank, size = dist.get_rank(group), dist.get_world_size(group)
-    meeting = _Meeting(f"ckptbench/{restart}/{name}/{number}", rank, size)
-    try:
-        if stale:
+    place = f"ckptbench/{restart}/{name}/{number}", dist.get_rank(group), dist.get_world_size(group)
+    if stale:
+        try:
             stale.close()
+        except _library.Error as failure:
+            with contextlib.suppress(_library.Error):
+                _Meeting(*place).fail(failure)
+            raise
+    meeting = _Meeting(*place)
+    try:
         found = _meet(meeting, _library.timeout(words))
     except _FailedElsewhere as failure:
         _close_others(name)
@@ -139,14 +144,16 @@ def _open(group, name, words, stale):
         meeting.fail(failure)
         _close_others(name)
         raise
-    return _library.Handle(rank, size, words=words, **found)
+    return _library.Handle(meeting.rank, meeting.size, words=words, **found)
 
 
 def _close_others(name):
     """Ends the group's other connections: a rank that has other options may wait for this one there, and so learns of it."""
-    for key in [key for key in _handles if key[0] == name]:
+    for key in [key for key in list(_handles) if key[0] == name]:
+        _, opened = _handles.pop(key, (None, None))
         with contextlib.suppress(_library.Error):  # of a save in progress: its result() raises it
-            _handles.pop(key)[1].close()
+            if opened:
+                opened.close()
 
 
 def handle(process_group=None, words=(), alone=False):

@@ -66,3 +66,35 @@ def test_the_library_is_told_of_cuda_tensors_their_device_and_stream_and_others_
                             timeout=120, env={**os.environ, **LIBRARY, "CKPTBENCH_CUDA_PLUGIN": str(tmp_path / "plugin.so")})
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == "[(2, 77), (0, 0), (0, 0)]"
+
+
+def test_splits_are_what_the_boxes_are_or_are_left_out():
+    """For every rank of meshes whose dimensions shard one dimension in turn, evenly or not, and strided in ways that no
+    parallelism makes. Even ones have splits on all ranks."""
+    program = textwrap.dedent("""
+        import itertools, sys, torch
+        sys.path.insert(0, sys.argv[1])
+        from ckptbench import _boxes
+        class Mesh:
+            def __init__(self, shape):
+                self.shape, self.mesh = shape, torch.arange(shape[0] * shape[1]).flip(0).reshape(shape)
+            def get_coordinate(self): return list(self.at)
+        strided = [_boxes._StridedShard(0, split_factor=factor) for factor in (2, 3)] if _boxes._StridedShard else []
+        kinds, told = [_boxes.Replicate(), _boxes.Shard(0), _boxes.Shard(-1), *strided], set()
+        for mesh, places, size in itertools.product([Mesh((2, 2)), Mesh((1, 3)), Mesh((3, 2))], itertools.product(kinds, repeat=2), range(13)):
+            has_all = True
+            for mesh.at in itertools.product(*map(range, mesh.shape)):
+                held, splits = _boxes.placed(mesh, places, (size, 5))
+                if splits is None:
+                    has_all = False
+                    continue
+                parts = [split.part(whole, int(mesh.mesh[tuple(mesh.at)])) if split else (0, whole) for split, whole in zip(splits, (size, 5))]
+                assert [box[:2] for box in held] == [tuple(zip(*parts))] or (not held and 0 in [length for _, length in parts]), (mesh.shape, places, size)
+            if has_all:
+                told.add((mesh.shape, places, size))
+        for mesh, size in (((2, 2), 8), ((1, 3), 7), ((3, 2), 12)):
+            assert all((mesh, places, size) in told for places in itertools.product(kinds[:2], repeat=2)), mesh
+        """)
+    result = subprocess.run([sys.executable, "-c", program, str(Path(__file__).resolve().parents[2] / "python")], capture_output=True, text=True,
+                            timeout=120, env={**os.environ, **LIBRARY})
+    assert result.returncode == 0, result.stderr

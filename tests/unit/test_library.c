@@ -59,6 +59,42 @@ static void a_small_tensor_that_differs_by_rank_is_stored_as_one_rank_has_it(voi
     run_ranks(1, NULL, load_means, NULL);
 }
 
+/* Values that differ in ways which a sum over ranks and names could hide. */
+struct hiding {
+    bool keeps_plan; /* a save with equal values comes before */
+    bool
+        swaps; /* rank 1 has the two values of the others the other way round; else the first and the last rank have one */
+};
+
+static void save_hidden_differences(ckptbench *handle, uint32_t rank, uint32_t ranks, void *context)
+{
+    const struct hiding *hiding = context;
+    char where[160];
+    for (int i = !hiding->keeps_plan; i < 2; i++) {
+        bool is_one[2] = {i && (hiding->swaps ? rank == 1 : rank == ranks - 1),
+                          i && (hiding->swaps ? rank != 1 : rank == 0)};
+        struct described_state described;
+        describe_nothing(&described);
+        add_value(&described, "one", is_one[0] ? "1" : "0", 1);
+        add_value(&described, "other", is_one[1] ? "1" : "0", 1);
+        snprintf(where, sizeof where, "%s/hidden-%d", folder, i);
+        int code = ckptbench_save(handle, where, &described.state, NULL, NULL);
+        assert_true(i ? code == CKPTBENCH_USAGE || code == CKPTBENCH_ABORTED : code == 0);
+    }
+}
+
+static void values_that_differ_are_found_however_they_differ(void **state)
+{
+    (void)state;
+    for (uint32_t ranks = 2; ranks <= 8; ranks += 3) {
+        for (unsigned i = 0; i < 4; i++) {
+            struct hiding hiding = {.keeps_plan = i & 1, .swaps = i & 2};
+            clear();
+            run_ranks(ranks, NULL, save_hidden_differences, &hiding);
+        }
+    }
+}
+
 static void options_of_runs_apply_to_described_states(void **state)
 {
     (void)state;
@@ -447,6 +483,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(replicas_are_written_once_and_loads_may_have_another_layout),
         cmocka_unit_test(a_small_tensor_that_differs_by_rank_is_stored_as_one_rank_has_it),
+        cmocka_unit_test(values_that_differ_are_found_however_they_differ),
         cmocka_unit_test(options_of_runs_apply_to_described_states),
         cmocka_unit_test(ranks_that_need_the_same_read_it_once_and_exchange_it),
         cmocka_unit_test(random_states_with_random_strides_are_loaded_in_other_layouts),
