@@ -15,7 +15,7 @@ struct fork_socket {
 
 void fork_socket_hold(void);
 void fork_socket_release(void);
-/* Takes over the descriptor; one that is negative is none. Between hold and release. */
+/* Takes over the descriptor, or does nothing if it is negative. Call it between hold and release. */
 void fork_socket_add(struct fork_socket *self, int fd);
 /* Leaves `from` without a socket. */
 void fork_socket_move(struct fork_socket *self, struct fork_socket *from);

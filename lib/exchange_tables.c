@@ -31,7 +31,7 @@ static uint64_t hash_value(const struct ckptbench_value *value)
     return value->bytes ? hash_u64(value->bytes, value->length) : 0;
 }
 
-/* One number of two, in which no sum or difference of theirs is left: other ranks' numbers are added to it. */
+/* Hashes two numbers into one. Ranks add such numbers up, and sums of plain ones could cancel out. */
 static uint64_t mix(uint64_t one, uint64_t other)
 {
     const uint64_t pair[] = {one, other};

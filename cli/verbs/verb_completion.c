@@ -82,12 +82,12 @@ static int run_completion(struct cli *cli, struct cb_err *err)
              "    if [[ $word == -* ]]; then\n"
              "        COMPREPLY=($(compgen -W \"$flags\" -- \"$word\"))\n        return\n    fi\n"
              "    COMPREPLY=($(compgen -f -X '!*.y*ml' -- \"$word\"))\n"
-             "    if [ \"$keys\" = 1 ]; then\n        COMPREPLY+=($(compgen -S = -W \"");
+             "    [ \"$keys\" != 1 ] || keys=\"");
     for (size_t i = 0; i < OPTION_COUNT; i++)
         buf_printf(out, "%s%s", i ? " " : "", option_row((enum option_id)i)->name);
-    buf_append_text(out, "\" -- \"$word\"))\n        compopt -o nospace 2>/dev/null\n"
-                         "    elif [ \"$keys\" != 0 ]; then COMPREPLY+=($(compgen -S = -W \"$keys\" -- \"$word\")); "
-                         "compopt -o nospace 2>/dev/null\n    fi\n}\n"
+    buf_append_text(out, "\"\n    if [ \"$keys\" != 0 ]; then\n"
+                         "        COMPREPLY+=($(compgen -S = -W \"$keys\" -- \"$word\"))\n"
+                         "        compopt -o nospace 2>/dev/null\n    fi\n}\n"
                          "complete -F _ckptbench ckptbench\n");
     return buf_check(out, "the completion", err);
 }

@@ -70,7 +70,7 @@ CHANGED = {
     r"^ *watch(  |\))|^\.SS .watch |record its saves and loads|training stays as it is|torchrun|^\.(PP|nf|fi)$|step_(alone|behind)_s": "watch is new",
     r"^ *--advise  |^\\fB\\-\\-advise|things to change, and why|from one optimizer step to the next|same while an asynchronous save": "watch is new",
     r"^ *--(join|tasks)  |^\\fB\\-\\-(join|tasks)|this command is one task of the run|how many tasks there are": "watch --join is new",
-    r'\$keys" != 0': "the completion of watch has the keys that it takes",
+    r'"\$keys"': "the completion of watch has the keys that it takes",
     r"in_backoff_s|every request under way was in its backoff": "waiting for a store's retries is a state",
 }
 
