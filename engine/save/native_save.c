@@ -253,7 +253,7 @@ static int pass_metadata(void *context, store_put_fn put, void *to, struct cb_er
         rc = format_write_metadata(engine->setup.config.plan.format, operation->layout, engine->save->plan, id,
                                    operation->save_id, &sink, err);
     timeline_enter(&operation->timeline, STATE_COMMIT);
-    return rc;
+    return rc ? rc : check_owner(engine, err); /* writing takes seconds where there are many items */
 }
 
 static int publish_marker(struct native_operation *operation, struct cb_err *err)

@@ -77,8 +77,8 @@ static int mark_store(struct store *store, struct cb_err *err)
     if (rc != CB_ERR_NOT_FOUND)
         return rc;
     rc = store_publish(store, FOLDER_MARKER, text, sizeof text - 1, err);
-    if (rc && store_stat(store, FOLDER_MARKER, &length, NULL) == 0)
-        return 0; /* another run that starts now created it first */
+    if (rc == CB_ERR_EXISTS || (rc && store_stat(store, FOLDER_MARKER, &length, NULL) == 0))
+        return 0; /* another run that starts now creates it */
     return rc;
 }
 

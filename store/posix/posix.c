@@ -379,6 +379,15 @@ static int open_file(const struct posix_store *self, const char *name, int flags
     return openat(root_of(self, name)->root_fd, name, flags | direct | O_CLOEXEC, 0666);
 }
 
+/* A second descriptor of the file, without O_DIRECT. Not by its name, which may be another run's file by now, if this run
+ * stood still and lost its claim. */
+static int open_again(int fd)
+{
+    char link[64];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    return open(link, O_WRONLY | O_CLOEXEC);
+}
+
 /* The object for writing, with the descriptor its tail needs. Closes `fd` on failure. */
 static int writable_object(const struct posix_store *self, const char *name, int fd, uint64_t length,
                            struct backend_object **object, struct cb_err *err)
@@ -386,7 +395,7 @@ static int writable_object(const struct posix_store *self, const char *name, int
     struct posix_object *made = NULL;
     int rc = object_new(self, name, fd, length, &made, err);
     if (!rc && made && length % made->block != 0) {
-        made->tail_fd = openat(root_of(self, name)->root_fd, name, O_WRONLY | O_CLOEXEC);
+        made->tail_fd = open_again(fd);
         if (made->tail_fd < 0)
             rc = cb_fail_errno(err, errno, "opening %s in store '%s' for its last bytes", name,
                                root_of(self, name)->root);

@@ -135,20 +135,45 @@ static int write_piece(void *to, const void *bytes, size_t len, struct cb_err *e
     return failed ? fail_writing(self, failed, err) : 0;
 }
 
+/* A new file, since a process that stood still may yet write to the one that has this name. */
+static int open_temporary(const struct posix_names *self, const char *path)
+{
+    int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
+    int fd = openat(self->root_fd, path, flags, 0666);
+    if (fd < 0 && errno == EEXIST && (unlinkat(self->root_fd, path, 0) == 0 || errno == ENOENT))
+        fd = openat(self->root_fd, path, flags, 0666);
+    return fd;
+}
+
+static bool has_its_name(const struct temporary *self)
+{
+    struct stat named, opened;
+    return fstatat(self->names->root_fd, self->path, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+           fstat(self->fd, &opened) == 0 && named.st_ino == opened.st_ino && named.st_dev == opened.st_dev;
+}
+
+/* Leaves no file if it fails. */
 static int write_file(const struct posix_names *self, const char *path, store_pass_fn pass, void *context,
                       struct cb_err *err)
 {
     struct temporary file = {.names = self, .path = path};
-    file.fd = openat(self->root_fd, path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    file.fd = open_temporary(self, path);
     if (file.fd < 0)
         return cb_fail_errno(err, errno, "creating %s in store '%s'", path, self->root);
     if (self->watch)
         self->watch->is_durable(self->watch, file.fd);
     int rc = pass(context, write_piece, &file, err);
     int failed = !rc && self->durable ? sync_fd(self, file.fd) : 0;
+    bool is_ours = has_its_name(&file);
     if (close(file.fd) != 0 && !failed)
         failed = errno;
-    return rc || !failed ? rc : fail_writing(&file, failed, err);
+    if (!rc && failed)
+        rc = fail_writing(&file, failed, err);
+    if (!rc && !is_ours)
+        rc = cb_fail(err, CB_ERR_EXISTS, "another program has replaced %s in store '%s' meanwhile", path, self->root);
+    if (rc && is_ours)
+        unlinkat(self->root_fd, path, 0);
+    return rc;
 }
 
 int posix_names_publish(const struct posix_names *self, const char *name, store_pass_fn pass, void *context,
@@ -160,12 +185,12 @@ int posix_names_publish(const struct posix_names *self, const char *name, store_
     int rc = posix_names_make_parents(self, name, err);
     if (!rc)
         rc = write_file(self, temporary, pass, context, err);
-    if (!rc && renameat(self->root_fd, temporary, self->root_fd, name) != 0)
+    if (!rc && renameat(self->root_fd, temporary, self->root_fd, name) != 0) {
         rc = cb_fail_errno(err, errno, "renaming %s to %s in store '%s'", temporary, name, self->root);
-    if (rc) {
         unlinkat(self->root_fd, temporary, 0);
-        return rc;
     }
+    if (rc)
+        return rc;
     const char *slash = strrchr(name, '/');
     if (self->durable)
         rc = sync_chain(self, name, slash ? (size_t)(slash - name) : 0, err);

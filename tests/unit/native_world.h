@@ -58,6 +58,9 @@ struct world {
     struct world_rank ranks[THREAD_COMM_MAX_RANKS];
 };
 
+/* For worlds that are opened after it was set. */
+static int (*world_check_owner)(void *folder, struct cb_err *err);
+
 /* Of the threads that call engines, and of the one that starts them: not of those that engines make. */
 static _Thread_local bool world_thread __attribute__((unused));
 
@@ -108,6 +111,7 @@ static inline int world_open_rank(struct world_rank *self, struct cb_err *err)
         .async_store = self->async_store,
         .device = self->device,
         .device_comm = world->device_comm,
+        .check_owner = world_check_owner,
     };
     rc = engine_config_read(experiment, &setup.config, err);
     return rc ? rc : engine_native_ops.open(&setup, &self->engine, err);

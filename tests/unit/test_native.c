@@ -210,6 +210,27 @@ static void a_failing_commit_commits_nothing(void **unused)
     }
 }
 
+/* Another run takes the folder over while rank 0 writes the metadata. */
+static int lose_folder_meanwhile(void *unused, struct cb_err *err)
+{
+    (void)unused;
+    return exists("a/" STORED_MARKER ".tmp") ? cb_fail(err, CB_ERR_EXISTS, "it is another's") : 0;
+}
+
+static void a_folder_that_is_lost_while_the_metadata_are_written_is_not_committed(void **unused)
+{
+    (void)unused;
+    struct world world;
+    clear();
+    world_check_owner = lose_folder_meanwhile;
+    world_open(&world, "model=gpt2-tiny dp=2", folder, 0);
+    world_check_owner = NULL;
+    assert_int_equal(world_run(&world, OP_SAVE, "a", WORLD_TIMEOUT_NS), CB_ERR_EXISTS);
+    assert_false(exists("a/" STORED_MARKER));
+    assert_non_null(strstr(world.ranks[0].err.message, "it is another's"));
+    world_close(&world);
+}
+
 static void a_stuck_rank_ends_the_save_for_all(void **unused)
 {
     (void)unused;
@@ -520,6 +541,7 @@ int main(void)
         cmocka_unit_test(large_tensors_are_not_copied),
         cmocka_unit_test(a_failing_write_commits_nothing_and_names_rank_file_and_reason),
         cmocka_unit_test(a_failing_commit_commits_nothing),
+        cmocka_unit_test(a_folder_that_is_lost_while_the_metadata_are_written_is_not_committed),
         cmocka_unit_test(a_stuck_rank_ends_the_save_for_all),
         cmocka_unit_test(a_complete_checkpoint_is_not_written_over),
         cmocka_unit_test(an_overwritten_checkpoint_is_gone_until_the_new_one_is_whole),

@@ -646,6 +646,89 @@ static void a_file_that_is_read_is_open_for_reads_that_wait(void **state)
     backend->ops->free(backend);
 }
 
+/* ---- another run that takes the folder over while this one stands still ---- */
+
+static void expect_content(const char *folder, const char *name, const char *content)
+{
+    char path[PATH_MAX], text[64] = "";
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    size_t len = fread(text, 1, sizeof text, file);
+    fclose(file);
+    assert_int_equal(len, strlen(content)); /* so there are no bytes after it */
+    assert_memory_equal(text, content, len);
+}
+
+/* Replaces the file by one of another run as soon as it has been created. */
+struct replacer {
+    struct disk_watch watch;
+    const char *folder;
+    int replaced;
+};
+
+static void nothing_begins(struct disk_watch *watch)
+{
+    (void)watch;
+}
+
+static void replace_created(struct disk_watch *watch, int fd)
+{
+    struct replacer *self = (struct replacer *)watch;
+    char path[PATH_MAX];
+    (void)fd;
+    if (self->replaced++)
+        return;
+    snprintf(path, sizeof path, "%s/data", self->folder);
+    assert_int_equal(unlink(path), 0);
+    FILE *theirs = fopen(path, "w");
+    assert_true(theirs && fputs("theirs", theirs) >= 0 && fclose(theirs) == 0);
+}
+
+static void the_last_bytes_go_to_the_file_that_was_created_even_if_its_name_is_anothers(void **state)
+{
+    struct fixture *self = *state;
+    struct replacer replacer = {.watch = {.begins = nothing_begins, .is_durable = replace_created},
+                                .folder = self->open_folder};
+    struct store_options options = psync;
+    options.watch = &replacer.watch;
+    struct store *store = testing_open(self->open_folder, &options);
+    unsigned char *bytes = testing_pattern(BLOCK + 5, 1);
+    testing_write_object(store, "data", bytes, BLOCK + 5);
+    assert_int_equal(replacer.replaced > 0, 1);
+    expect_content(self->open_folder, "data", "theirs");
+    free(bytes);
+    store_free(store);
+}
+
+/* Between two pieces of an object, another run publishes one of the same name. */
+struct rival {
+    struct store *store;
+    int code;
+};
+
+static int pass_with_rival(void *context, store_put_fn put, void *to, struct cb_err *err)
+{
+    struct rival *self = context;
+    int rc = put(to, "our first half, ", 16, err);
+    self->code = store_publish(self->store, "marker", "theirs", 6, NULL);
+    return rc ? rc : put(to, "our second half", 15, err);
+}
+
+static void of_two_that_publish_one_name_at_once_the_later_one_stays_whole(void **state)
+{
+    struct fixture *self = *state;
+    struct cb_err err = {0};
+    struct store *store = testing_open(self->open_folder, &psync);
+    struct rival rival = {.store = testing_open(self->open_folder, &psync), .code = -1};
+    assert_int_equal(store_publish_pieces(store, "marker", pass_with_rival, &rival, &err), CB_ERR_EXISTS);
+    assert_non_null(strstr(err.message, "another program"));
+    assert_int_equal(rival.code, 0);
+    expect_content(self->open_folder, "marker", "theirs");
+    store_free(rival.store);
+    store_free(store);
+}
+
 #define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
 
 int main(void)
@@ -670,6 +753,8 @@ int main(void)
         TEST(the_residency_of_a_file_of_another_user_is_unknown),
         TEST(nothing_behind_a_link_is_removed),
         TEST(a_file_that_is_read_is_open_for_reads_that_wait),
+        TEST(the_last_bytes_go_to_the_file_that_was_created_even_if_its_name_is_anothers),
+        TEST(of_two_that_publish_one_name_at_once_the_later_one_stays_whole),
     };
     return cmocka_run_group_tests_name("posix store", tests, NULL, NULL);
 }
