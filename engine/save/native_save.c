@@ -15,17 +15,16 @@
 static int create_file(void *context, uint32_t file, struct store_object **object, uint64_t *length, struct cb_err *err)
 {
     struct native_save *self = context;
-    struct store *store = self->operation->lane->store;
     char planned[PLAN_NAME_BYTES], name[PATH_MAX];
+    *length = plan_file_length(self->plan, self->files[file]);
+    if (self->shared) { /* opened before the data path, for this one file */
+        *object = self->shared;
+        self->shared = NULL;
+        return 0;
+    }
     plan_file_name(self->plan, self->files[file], planned);
     int rc = native_copy_name(self->operation->path, self->copy, planned, name, err);
-    if (rc)
-        return rc;
-    *length = plan_file_length(self->plan, self->files[file]);
-    /* A shared file was created before the data path. */
-    if (self->engine->setup.config.plan.files == FILES_SHARED)
-        return store_open_shared(store, name, *length, object, err);
-    return store_create(store, name, *length, object, err);
+    return rc ? rc : store_create(self->operation->lane->store, name, *length, object, err);
 }
 
 static int write_failed(void *context, const struct io_request *request, const char *staging, uint64_t available,
@@ -108,10 +107,14 @@ static int clear_folder(struct native_operation *operation, int code, struct cb_
     return rc;
 }
 
+static bool has_shared_file(const struct native_engine *engine)
+{
+    return engine->setup.config.plan.files == FILES_SHARED && engine->save->plan->file_count > 0;
+}
+
 static int create_shared(struct native_operation *operation, struct cb_err *err)
 {
-    const struct native_engine *engine = operation->engine;
-    const struct plan *plan = engine->save->plan;
+    const struct plan *plan = operation->engine->save->plan;
     struct store_object *object;
     char file[PLAN_NAME_BYTES], name[PATH_MAX];
     plan_file_name(plan, 0, file);
@@ -123,6 +126,26 @@ static int create_shared(struct native_operation *operation, struct cb_err *err)
     return rc;
 }
 
+/* All ranks open the shared file, and only then rank 0 finds that the folder is still this run's: so none has opened another
+ * run's file of that name, and none writes before it is known. */
+static int open_shared(struct native_operation *operation, struct cb_err *err)
+{
+    struct native_save *save = operation->engine->save;
+    struct agreement agreement;
+    char file[PLAN_NAME_BYTES], name[PATH_MAX];
+    int rc = 0;
+    if (save->schedule.file_count > 0) {
+        plan_file_name(save->plan, 0, file);
+        rc = native_name(operation->path, file, name, err);
+        if (!rc)
+            rc = store_open_shared(operation->lane->store, name, plan_file_length(save->plan, 0), &save->shared, err);
+    }
+    rc = native_agree(operation, rc, 0, &agreement, err);
+    if (!rc && operation->engine->rank == 0)
+        rc = check_owner(operation->engine, err);
+    return native_agree(operation, rc, 0, &agreement, err);
+}
+
 /* Prepares the folder before any rank writes: no marker, and the shared file if there is one. */
 static int make_place(struct native_operation *operation, struct cb_err *err)
 {
@@ -132,7 +155,7 @@ static int make_place(struct native_operation *operation, struct cb_err *err)
     int rc = store_make_folder(operation->lane->store, operation->path, err);
     if (!rc)
         rc = refuse_marker(operation, err);
-    if (!rc && engine->setup.config.plan.files == FILES_SHARED && engine->save->plan->file_count > 0)
+    if (!rc && has_shared_file(engine))
         rc = create_shared(operation, err);
     return rc;
 }
@@ -300,7 +323,12 @@ static int persist(struct native_operation *operation, struct native_job *job, i
     rc = agree_on_plan(operation, rc, err);
     if (rc)
         return rc;
-    rc = write_data(operation, err);
+    rc = has_shared_file(engine) ? open_shared(operation, err) : 0;
+    if (!rc)
+        rc = write_data(operation, err);
+    if (save->shared)
+        store_close(operation->lane->store, save->shared);
+    save->shared = NULL;
     timeline_own_done(&operation->timeline);
     timeline_enter(&operation->timeline, STATE_WAIT);
     rc = native_agree(operation, rc, 0, &agreement, err);

@@ -76,9 +76,10 @@ struct native_save {
     struct io_schedule schedule;
     struct source *sources; /* of this rank's items */
     size_t source_count;
-    uint32_t *files; /* the plan's file for each file of the schedule */
-    uint32_t copy;   /* the copy of the files being written, see copies= */
-    void **memory;   /* the state's addresses in the schedule */
+    uint32_t *files;             /* the plan's file for each file of the schedule */
+    struct store_object *shared; /* io.files=shared: from the moment it is opened until the data path has it */
+    uint32_t copy;               /* the copy of the files being written, see copies= */
+    void **memory;               /* the state's addresses in the schedule */
     size_t piece_count;
     uint64_t payload_bytes; /* tensor bytes that this rank saves */
     uint64_t copied_bytes;  /* bytes that one staged or bounced save copies */

@@ -231,6 +231,41 @@ static void a_folder_that_is_lost_while_the_metadata_are_written_is_not_committe
     world_close(&world);
 }
 
+static blkcnt_t blocks_then;
+
+/* Another run takes the folder over right after rank 0 has found that it is still this run's. */
+static int replace_shared_file(void *unused, struct cb_err *err)
+{
+    char path[128];
+    struct stat status;
+    (void)unused, (void)err;
+    snprintf(path, sizeof path, "%s/a/__0_0.distcp", folder);
+    if (stat(path, &status) != 0 || status.st_size == 6)
+        return 0;
+    blocks_then = status.st_blocks;
+    FILE *theirs = unlink(path) == 0 ? fopen(path, "w") : NULL;
+    return theirs && fputs("theirs", theirs) >= 0 && fclose(theirs) == 0 ? 0 : CB_ERR_SYSTEM;
+}
+
+static void ranks_write_to_the_shared_file_of_their_own_run_alone(void **unused)
+{
+    (void)unused;
+    struct world world;
+    struct stat status;
+    char path[128];
+    clear();
+    world_check_owner = replace_shared_file;
+    world_open(&world, "model=gpt2-tiny dp=4 io.files=shared", folder, 0);
+    world_check_owner = NULL;
+    world_run(&world, OP_SAVE, "a", WORLD_TIMEOUT_NS);
+    snprintf(path, sizeof path, "%s/a/__0_0.distcp", folder);
+    assert_int_equal(world.ranks[0].rc, 0);
+    assert_int_equal(stat(path, &status), 0);
+    assert_int_equal(status.st_size, 6);
+    assert_int_equal(blocks_then, 0); /* nobody had written */
+    world_close(&world);
+}
+
 static void a_stuck_rank_ends_the_save_for_all(void **unused)
 {
     (void)unused;
@@ -542,6 +577,7 @@ int main(void)
         cmocka_unit_test(a_failing_write_commits_nothing_and_names_rank_file_and_reason),
         cmocka_unit_test(a_failing_commit_commits_nothing),
         cmocka_unit_test(a_folder_that_is_lost_while_the_metadata_are_written_is_not_committed),
+        cmocka_unit_test(ranks_write_to_the_shared_file_of_their_own_run_alone),
         cmocka_unit_test(a_stuck_rank_ends_the_save_for_all),
         cmocka_unit_test(a_complete_checkpoint_is_not_written_over),
         cmocka_unit_test(an_overwritten_checkpoint_is_gone_until_the_new_one_is_whole),
