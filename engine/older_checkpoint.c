@@ -4,6 +4,7 @@
 
 #include <limits.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "ckpt/format/format.h"
 #include "store/name_list.h"
@@ -23,22 +24,30 @@ int older_checkpoint_uncommit(struct store *store, const char *path, struct cb_e
     return rc == CB_ERR_NOT_FOUND ? 0 : rc; /* the folder does not exist yet */
 }
 
+struct data_files {
+    struct name_list names;
+    size_t skip; /* bytes of a name up to the checkpoint's folder and its slash */
+};
+
+/* Folders below may hold other checkpoints. */
 static int collect_data_file(void *context, const char *name, uint64_t length, struct cb_err *err)
 {
+    struct data_files *self = context;
     (void)length;
-    return format_is_data_file(name) ? name_list_add(context, name, err) : 0;
+    return format_is_data_file(name + self->skip) ? name_list_add(&self->names, name, err) : 0;
 }
 
 int older_checkpoint_remove_files(struct store *store, const char *path, struct cb_err *err)
 {
-    struct name_list names = {0};
-    int rc = store_list(store, path, collect_data_file, &names, err);
-    if (!rc && names.count > 0)
-        rc = store_remove_many(store, (const char *const *)names.names, names.count, err);
-    if (!rc && names.count > 0) {
-        name_list_sort(&names);
-        name_list_remove_folders(&names, store, path);
+    struct data_files files = {.skip = strlen(path) + 1};
+    struct name_list *names = &files.names;
+    int rc = store_list(store, path, collect_data_file, &files, err);
+    if (!rc && names->count > 0)
+        rc = store_remove_many(store, (const char *const *)names->names, names->count, err);
+    if (!rc && names->count > 0) {
+        name_list_sort(names);
+        name_list_remove_folders(names, store, path);
     }
-    name_list_release(&names);
+    name_list_release(names);
     return rc;
 }

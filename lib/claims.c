@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "ckpt/format/format.h"
+#include "ckpt/format/safetensors.h"
 #include "ckpt/format/save_id.h"
 #include "core/alloc.h"
 #include "core/path.h"
@@ -88,22 +89,15 @@ static int refuse_folder_of_run(struct store *store, const char *name, bool *is_
     return rc == CB_ERR_NOT_FOUND ? 0 : rc;
 }
 
-/* Files without a marker are those of a save that failed or was killed; they are replaced. */
-static int refuse_complete(struct store *store, const char *name, struct cb_err *err)
+/* In the folder itself. Other programs' safetensors files have no marker. Files of ours without one are those of a save
+ * that failed or was killed; they are replaced. */
+static int refuse_complete(void *context, const char *name, uint64_t length, struct cb_err *err)
 {
-    for (size_t i = 0; format_marker_at(i); i++) {
-        char marker[PATH_MAX];
-        uint64_t length;
-        int rc = path_format(marker, sizeof marker, err, "%s/%s", name, format_marker_at(i));
-        if (!rc)
-            rc = store_stat(store, marker, &length, err);
-        if (!rc)
-            return cb_fail(err, CB_ERR_EXISTS, "%.300s holds a complete checkpoint; folder=overwrite replaces it",
-                           name);
-        if (rc != CB_ERR_NOT_FOUND)
-            return rc;
-    }
-    return 0;
+    const char *folder = context, *file = name + strlen(folder) + 1, *dot = strrchr(file, '.');
+    (void)length;
+    if (strchr(file, '/') || !(format_is_marker(file) || (dot && strcmp(dot, SAFETENSORS_SUFFIX) == 0)))
+        return 0;
+    return cb_fail(err, CB_ERR_EXISTS, "%.300s holds a complete checkpoint; folder=overwrite replaces it", folder);
 }
 
 static int take(struct claims *self, const char *name, struct cb_err *err)
@@ -149,7 +143,7 @@ int claims_enter(void *context, const char *name, struct cb_err *err)
     if (!rc && !is_ours)
         rc = take(self, name, err);
     if (!rc && !self->replaces)
-        rc = refuse_complete(self->store, name, err);
+        rc = store_list_near(self->store, name, 0, refuse_complete, (void *)name, err);
     if (rc)
         claims_leave(self);
     return rc;

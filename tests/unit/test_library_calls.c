@@ -466,6 +466,44 @@ static void a_path_that_another_program_is_saving_to_is_refused(void **state)
     assert_int_equal(ckptbench_close(handle, NULL), 0);
 }
 
+static void a_save_leaves_checkpoints_in_folders_below_alone(void **state)
+{
+    (void)state;
+    static const char *const below[] = {"run/optim", "run/copy", "run"};
+    struct described_state described;
+    float matrix[64] = {0};
+    clear();
+    ckptbench *handle = open_alone(&described, matrix);
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(ckptbench_save(handle, place(below[i]), &described.state, NULL, NULL), 0);
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(ckptbench_load(handle, place(below[i]), &described.state, NULL, NULL), 0);
+    assert_int_equal(ckptbench_close(handle, NULL), 0);
+}
+
+/* transformers, and torch.distributed.checkpoint's HuggingFaceStorageWriter, write safetensors files without a marker. */
+static void safetensors_files_of_another_program_are_a_complete_checkpoint(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"model.safetensors", "shard-00001-model-00001-of-00001.safetensors"};
+    struct described_state described;
+    float matrix[64] = {0};
+    for (size_t i = 0; i < 2; i++) {
+        struct ckptbench_error error = {0};
+        char file[64];
+        clear();
+        ckptbench *handle = open_alone(&described, matrix);
+        assert_int_equal(mkdir(place("hf"), 0777), 0);
+        snprintf(file, sizeof file, "hf/%s", files[i]);
+        FILE *theirs = fopen(place(file), "w");
+        assert_true(theirs && fclose(theirs) == 0);
+        assert_int_equal(ckptbench_save(handle, place("hf"), &described.state, NULL, &error), CKPTBENCH_EXISTS);
+        assert_non_null(strstr(error.text, "hf holds a complete checkpoint"));
+        assert_true(exists(file));
+        assert_int_equal(ckptbench_close(handle, NULL), 0);
+    }
+}
+
 static void a_claim_that_cannot_be_written_leaves_nothing(void **state)
 {
     (void)state;
@@ -780,6 +818,8 @@ int main(void)
         cmocka_unit_test(a_rank_that_ends_while_they_meet_is_named_to_all),
         cmocka_unit_test(a_rank_0_that_has_ended_is_not_awaited),
         cmocka_unit_test(a_path_that_another_program_is_saving_to_is_refused),
+        cmocka_unit_test(a_save_leaves_checkpoints_in_folders_below_alone),
+        cmocka_unit_test(safetensors_files_of_another_program_are_a_complete_checkpoint),
         cmocka_unit_test(a_claim_that_cannot_be_written_leaves_nothing),
         cmocka_unit_test(the_claim_of_a_program_that_died_is_taken_over),
         cmocka_unit_test(the_folder_of_a_run_is_refused),

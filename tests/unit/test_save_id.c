@@ -212,9 +212,12 @@ static void an_id_is_16_digits_and_nothing_else(void **state)
 static void only_names_of_data_files_are_those_of_data_files(void **state)
 {
     (void)state;
-    static const char *const ours[] = {"__0_0.distcp", "x/copy-1/__12_3.distcp", "d00001/__0_0.raw",
+    static const char *const ours[] = {"__0_0.distcp",
+                                       "copy-1/__12_3.distcp",
+                                       "copy-2/d00001/__0_0.distcp",
+                                       "d00001/__0_0.raw",
                                        "model-00001-of-00002.safetensors",
-                                       "x/shard-00001-model-00001-of-00002.safetensors"};
+                                       "shard-00001-model-00001-of-00002.safetensors"};
     static const char *const others[] = {".metadata",
                                          "__0_0.txt",
                                          "__0.distcp",
@@ -225,7 +228,11 @@ static void only_names_of_data_files_are_those_of_data_files(void **state)
                                          "model.safetensors",
                                          "model-00001-of-00002.safetensors.index.json",
                                          "shard-x-model-00001-of-00002.safetensors",
-                                         "__0_0.distcp/notes"};
+                                         "__0_0.distcp/notes",
+                                         "step-3/__0_0.distcp", /* of another checkpoint */
+                                         "hf/model-00001-of-00002.safetensors",
+                                         "d1/d2/__0_0.raw",
+                                         "/__0_0.distcp"};
     for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
         assert_true(format_is_data_file(ours[i]));
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
