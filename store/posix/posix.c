@@ -388,7 +388,7 @@ static int open_again(int fd)
     return open(link, O_WRONLY | O_CLOEXEC);
 }
 
-/* The object for writing, with the descriptor its tail needs. Closes `fd` on failure. */
+/* The object for writing, with the descriptor its tail needs. It owns `fd` from then on. */
 static int writable_object(const struct posix_store *self, const char *name, int fd, uint64_t length,
                            struct backend_object **object, struct cb_err *err)
 {
@@ -402,7 +402,6 @@ static int writable_object(const struct posix_store *self, const char *name, int
     }
     if (rc) {
         close_device_file(made);
-        close(fd);
         free(made);
         return rc;
     }
@@ -431,12 +430,13 @@ static int posix_create(struct backend *backend, const char *name, uint64_t leng
     if (length > 0 && ftruncate(fd, (off_t)length) != 0) {
         rc = cb_fail_errno(err, errno, "giving %s in store '%s' its length of %" PRIu64 " bytes", name, names->root,
                            length);
-        close(fd);
     } else {
         rc = writable_object(self, name, fd, length, object, err);
     }
-    if (rc)
-        unlinkat(names->root_fd, name, 0);
+    if (rc) {
+        posix_names_remove_own(names, name, fd);
+        close(fd);
+    }
     return rc;
 }
 
@@ -448,7 +448,10 @@ static int posix_open_shared(struct backend *backend, const char *name, uint64_t
     if (fd < 0)
         return cb_fail_errno(err, errno, "opening %s in store '%s' to write a part of it", name,
                              root_of(self, name)->root);
-    return writable_object(self, name, fd, length, object, err);
+    int rc = writable_object(self, name, fd, length, object, err);
+    if (rc)
+        close(fd);
+    return rc;
 }
 
 static int posix_open_read(struct backend *backend, const char *name, struct backend_object **object,

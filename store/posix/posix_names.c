@@ -136,66 +136,79 @@ static int write_piece(void *to, const void *bytes, size_t len, struct cb_err *e
 }
 
 /* A new file, since a process that stood still may yet write to the one that has this name. */
-static int open_temporary(const struct posix_names *self, const char *path)
+static int open_temporary(struct temporary *self, struct cb_err *err)
 {
-    int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
-    int fd = openat(self->root_fd, path, flags, 0666);
-    if (fd < 0 && errno == EEXIST && (unlinkat(self->root_fd, path, 0) == 0 || errno == ENOENT))
-        fd = openat(self->root_fd, path, flags, 0666);
-    return fd;
+    int root = self->names->root_fd, flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
+    self->fd = openat(root, self->path, flags, 0666);
+    if (self->fd < 0 && errno == EEXIST && (unlinkat(root, self->path, 0) == 0 || errno == ENOENT))
+        self->fd = openat(root, self->path, flags, 0666);
+    if (self->fd < 0)
+        return cb_fail_errno(err, errno, "creating %s in store '%s'", self->path, self->names->root);
+    if (self->names->watch)
+        self->names->watch->is_durable(self->names->watch, self->fd);
+    return 0;
 }
 
-static bool has_its_name(const struct temporary *self)
+static bool leads_to(const struct posix_names *self, const char *name, int fd)
 {
     struct stat named, opened;
-    return fstatat(self->names->root_fd, self->path, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
-           fstat(self->fd, &opened) == 0 && named.st_ino == opened.st_ino && named.st_dev == opened.st_dev;
+    return fstatat(self->root_fd, name, &named, AT_SYMLINK_NOFOLLOW) == 0 && fstat(fd, &opened) == 0 &&
+           named.st_ino == opened.st_ino && named.st_dev == opened.st_dev;
 }
 
-/* Leaves no file if it fails. */
-static int write_file(const struct posix_names *self, const char *path, store_pass_fn pass, void *context,
-                      struct cb_err *err)
+void posix_names_remove_own(const struct posix_names *self, const char *name, int fd)
 {
-    struct temporary file = {.names = self, .path = path};
-    file.fd = open_temporary(self, path);
-    if (file.fd < 0)
-        return cb_fail_errno(err, errno, "creating %s in store '%s'", path, self->root);
-    if (self->watch)
-        self->watch->is_durable(self->watch, file.fd);
-    int rc = pass(context, write_piece, &file, err);
-    int failed = !rc && self->durable ? sync_fd(self, file.fd) : 0;
-    bool is_ours = has_its_name(&file);
-    if (close(file.fd) != 0 && !failed)
+    if (leads_to(self, name, fd))
+        unlinkat(self->root_fd, name, 0);
+}
+
+static int write_temporary(struct temporary *self, store_pass_fn pass, void *context, struct cb_err *err)
+{
+    int rc = pass(context, write_piece, self, err);
+    if (rc)
+        return rc;
+    int failed = self->names->durable ? sync_fd(self->names, self->fd) : 0;
+    int same = dup(self->fd); /* closing it reports what NFS could not write, while the file stays open */
+    if (same >= 0 && close(same) != 0 && !failed)
         failed = errno;
-    if (!rc && failed)
-        rc = fail_writing(&file, failed, err);
-    if (!rc && !is_ours)
-        rc = cb_fail(err, CB_ERR_EXISTS, "another program has replaced %s in store '%s' meanwhile", path, self->root);
-    if (rc && is_ours)
-        unlinkat(self->root_fd, path, 0);
-    return rc;
+    return failed ? fail_writing(self, failed, err) : 0;
+}
+
+static int rename_temporary(const struct temporary *self, const char *name, struct cb_err *err)
+{
+    const struct posix_names *names = self->names;
+    if (!leads_to(names, self->path, self->fd))
+        return cb_fail(err, CB_ERR_EXISTS, "another program has replaced %s in store '%s' meanwhile", self->path,
+                       names->root);
+    if (renameat(names->root_fd, self->path, names->root_fd, name) != 0)
+        return cb_fail_errno(err, errno, "renaming %s to %s in store '%s'", self->path, name, names->root);
+    return 0;
 }
 
 int posix_names_publish(const struct posix_names *self, const char *name, store_pass_fn pass, void *context,
                         struct cb_err *err)
 {
     char temporary[PATH_MAX];
+    struct temporary file = {.names = self, .path = temporary};
     if (snprintf(temporary, sizeof(temporary), "%s.tmp", name) >= (int)sizeof(temporary))
         return cb_fail(err, CB_ERR_USAGE, "the name '%.60s…' is longer than %d bytes", name, PATH_MAX - 5);
     int rc = posix_names_make_parents(self, name, err);
     if (!rc)
-        rc = write_file(self, temporary, pass, context, err);
-    if (!rc && renameat(self->root_fd, temporary, self->root_fd, name) != 0) {
-        rc = cb_fail_errno(err, errno, "renaming %s to %s in store '%s'", temporary, name, self->root);
-        unlinkat(self->root_fd, temporary, 0);
-    }
+        rc = open_temporary(&file, err);
     if (rc)
         return rc;
-    const char *slash = strrchr(name, '/');
-    if (self->durable)
+    rc = write_temporary(&file, pass, context, err);
+    if (!rc)
+        rc = rename_temporary(&file, name, err);
+    if (rc) {
+        posix_names_remove_own(self, temporary, file.fd);
+    } else if (self->durable) {
+        const char *slash = strrchr(name, '/');
         rc = sync_chain(self, name, slash ? (size_t)(slash - name) : 0, err);
-    if (rc)
-        unlinkat(self->root_fd, name, 0); /* an object whose publication failed must not be visible */
+        if (rc)
+            posix_names_remove_own(self, name, file.fd); /* an object whose publication failed must not be visible */
+    }
+    close(file.fd);
     return rc;
 }
 

@@ -729,6 +729,45 @@ static void of_two_that_publish_one_name_at_once_the_later_one_stays_whole(void 
     store_free(store);
 }
 
+/* Another run replaces the object while its folder is synced, and then the folder above cannot be opened. */
+static void replace_published(struct disk_watch *watch)
+{
+    struct replacer *self = (struct replacer *)watch;
+    char path[PATH_MAX];
+    if (self->replaced++ != 1) /* the first sync is the object's own */
+        return;
+    snprintf(path, sizeof path, "%s/sub/marker", self->folder);
+    assert_int_equal(unlink(path), 0);
+    FILE *theirs = fopen(path, "w");
+    assert_true(theirs && fputs("theirs", theirs) >= 0 && fclose(theirs) == 0);
+    struct rlimit none;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &none), 0);
+    none.rlim_cur = 0;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+}
+
+static void nothing_is_durable(struct disk_watch *watch, int fd)
+{
+    (void)watch, (void)fd;
+}
+
+static void a_publication_that_fails_late_leaves_the_object_of_another(void **state)
+{
+    struct fixture *self = *state;
+    struct replacer replacer = {.watch = {.begins = replace_published, .is_durable = nothing_is_durable},
+                                .folder = self->open_folder};
+    struct store_options options = psync;
+    struct rlimit limit;
+    options.watch = &replacer.watch;
+    struct store *store = testing_open(self->open_folder, &options);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    assert_int_not_equal(store_publish(store, "sub/marker", "ours", 4, NULL), 0);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    assert_int_equal(replacer.replaced, 2);
+    expect_content(self->open_folder, "sub/marker", "theirs");
+    store_free(store);
+}
+
 #define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
 
 int main(void)
@@ -754,6 +793,7 @@ int main(void)
         TEST(nothing_behind_a_link_is_removed),
         TEST(a_file_that_is_read_is_open_for_reads_that_wait),
         TEST(the_last_bytes_go_to_the_file_that_was_created_even_if_its_name_is_anothers),
+        TEST(a_publication_that_fails_late_leaves_the_object_of_another),
         TEST(of_two_that_publish_one_name_at_once_the_later_one_stays_whole),
     };
     return cmocka_run_group_tests_name("posix store", tests, NULL, NULL);
