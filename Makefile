@@ -167,6 +167,7 @@ ALL_LIBS      := $(LIBS_ckpt) $(LIBS_db) $(LIBS_jobs) $(LIBS_agent) $(LIBS_worke
 $(BUILD)/tests/%: tests/unit/%.c $(ALL_LIBRARIES)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(ALL_LIBRARIES) -lcmocka $(ALL_LIBS)
+$(BUILD)/tests/test_library_memory: LDFLAGS += -Wl,--wrap=malloc -Wl,--wrap=calloc
 $(BUILD)/tests/test_library_record: LDFLAGS += -Wl,--wrap=packing_unpack
 $(BUILD)/tests/test_library_warm: LDFLAGS += -Wl,--wrap=plan_key_of -Wl,--wrap=store_submit
 $(BUILD)/tests/test_native_gaps: LDFLAGS += -Wl,--wrap=store_submit

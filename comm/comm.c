@@ -138,11 +138,10 @@ static int wait_for(struct comm *self, int code, struct comm_message *message, c
         if (!code && now_ns > deadline_ns)
             code = cb_fail(err, CB_ERR_TIMEOUT, "%s: another rank did not come within %.1f s", what,
                            (double)(now_ns - start_ns) / (double)NS_PER_S);
-        if (code)
-            self->state->broken = true;
-        else
+        if (!code)
             pause_between_tests(self, now_ns - start_ns);
     }
+    self->state->broken = true; /* also if it did not start: the others wait for this rank */
     return code;
 }
 
@@ -236,8 +235,10 @@ static int broadcast_chunk(struct comm *self, char *bytes, size_t len, uint64_t 
 {
     struct comm_message message;
     char *copy = malloc(len);
-    if (!copy)
+    if (!copy) {
+        comm_give_up(self); /* the others wait for this rank */
         return alloc_fail(err, "for a broadcast of %zu bytes", len);
+    }
     memcpy(copy, bytes, len);
     int rc = self->ops->start_broadcast(self, copy, len, &message, err);
     rc = wait_for(self, rc, &message, "broadcast", deadline_ns, err);

@@ -2,9 +2,11 @@
  * sends them the result. */
 #include "comm/comm_messages.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/agree.h"
 #include "core/alloc.h"
 #include "core/clock.h"
 
@@ -402,8 +404,8 @@ static int messages_split(struct comm *comm, uint32_t color, bool copy_of_all, s
     struct agreement agreement;
     uint32_t *colors = calloc(comm->size, sizeof *colors);
     int rc = colors ? make_comm(self->world, comm->size, &made, err) : alloc_fail(err, "for the communicator");
-    if (!rc)
-        rc = comm_agree(comm, 0, self->world->contexts, UINT64_MAX, &agreement, err);
+    rc = agree_number(comm, rc, self->world->contexts, UINT64_MAX, &agreement, err);
+    assert(rc || (made && colors)); /* else this rank has failed */
     if (!rc && !copy_of_all)
         rc = gather_colors(comm, color, colors, err);
     for (uint32_t i = 0; i < comm->size && !rc; i++) {

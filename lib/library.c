@@ -381,8 +381,8 @@ static int prepare_state(ckptbench *self, const struct ckptbench_state *state, s
     return set_values(self, state, err);
 }
 
-/* Plans and saves, with the lock held. `async` NULL: the caller waits. */
-static int save(ckptbench *self, const char *path, const struct ckptbench_state *state, ckptbench_async *async,
+/* Plans and saves, with the lock held. `async` NULL: the caller waits. `rc`: what this rank has failed with already. */
+static int save(ckptbench *self, const char *path, const struct ckptbench_state *state, ckptbench_async *async, int rc,
                 struct ckptbench_result *result, struct cb_err *err)
 {
     uint64_t start_ns = clock_monotonic_ns(), start_wall_ns = clock_wall_ns();
@@ -397,7 +397,8 @@ static int save(ckptbench *self, const char *path, const struct ckptbench_state 
     struct place *place = NULL;
     struct sample own;
     bool kept = false;
-    int rc = settle(self, options.deadline_ns, err);
+    if (!rc)
+        rc = settle(self, options.deadline_ns, err);
     if (!rc)
         rc = check_result(result, err);
     if (!rc)
@@ -443,8 +444,7 @@ static int locked_save(ckptbench *self, const char *path, const struct ckptbench
     pthread_mutex_lock(&self->lock);
     sigpipe_block(&guard);
     int rc = is_async ? make_async(self, path, &async, &err) : 0;
-    if (!rc)
-        rc = save(self, path, state, async, result, &err);
+    rc = save(self, path, state, async, rc, result, &err);
     if (!rc && async) {
         self->async = async;
         async->owners = handed ? 2 : 1;

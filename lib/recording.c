@@ -1,5 +1,6 @@
 #include "lib/recording.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -12,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "comm/agree.h"
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/hash.h"
@@ -305,11 +307,12 @@ int recording_begin(const char *name, const struct experiment *experiment, struc
     struct recording *self = *recording ? *recording : make_recording(comm);
     if (*recording && !self->is_taken)
         return 0;
-    if (self && self->rank == 0 && *name)
+    int rc = agree(comm, self ? 0 : alloc_fail(err, "for the record"), deadline_ns, err);
+    assert(rc || self);
+    if (!rc && self->rank == 0 && *name)
         invite(self, name, experiment, &invitation);
-    int rc = comm_broadcast(comm, &invitation, sizeof invitation, deadline_ns, err);
-    if (!rc && !self)
-        rc = alloc_fail(err, "for the record");
+    if (!rc)
+        rc = comm_broadcast(comm, &invitation, sizeof invitation, deadline_ns, err);
     if (rc) {
         if (!*recording)
             recording_free(self);
