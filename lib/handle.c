@@ -34,7 +34,7 @@ static int listen_for_ranks(const char *host, struct ckptbench_listener **listen
     if (!host && gethostname(own, sizeof own - 1) != 0)
         return cb_fail(err, CB_ERR_SYSTEM, "the name of this machine is too long");
     host = host ? host : own;
-    if (strlen(host) > HOST_MOST || strchr(host, ' '))
+    if (!*host || strlen(host) > HOST_MOST || strpbrk(host, " \t\n\v\f\r"))
         return cb_fail(err, CB_ERR_USAGE, "'%.200s' is no name of a machine", host);
     struct ckptbench_listener *self = calloc(1, sizeof *self);
     if (!self)
@@ -112,7 +112,9 @@ static int connect_ranks(ckptbench *self, const struct ckptbench_open_options *o
         .rank = options->rank, .size = options->rank_count, .address = host, .is_listening = true};
     struct ckptbench_listener *listener = options->listener;
     int rc = 0;
-    if (listener) {
+    if (listener && options->rank != 0) {
+        rc = cb_fail(err, CB_ERR_USAGE, "rank %u has a listener, which is rank 0's alone", options->rank);
+    } else if (listener) {
         place.port = listener->port;
         place.key = listener->key;
     } else if (options->rank_count == 1) {

@@ -127,6 +127,7 @@ static int report(const ckptbench *self, int rc, const struct cb_err *err, struc
     if (!rc && error) {
         error->code = 0;
         recording_trouble(self->recording, error->text, sizeof error->text);
+        utf8_hide_controls(error->text, "");
     }
     return errors_report(rc, err, error);
 }

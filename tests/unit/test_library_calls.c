@@ -416,6 +416,24 @@ static void a_rank_0_that_has_ended_is_not_awaited(void **state)
     must_say(error.text, "refuses connections");
 }
 
+/* Rank 0 alone has a listener, whose text the others can read. */
+static void what_no_ranks_could_meet_by_is_refused_at_once(void **state)
+{
+    static const char *const hosts[] = {"", "two words", "tab\t", "line\n"}, *const words[] = {"timeout.op=1s"};
+    struct ckptbench_open_options options = {
+        .struct_bytes = sizeof options, .rank = 1, .rank_count = 2, .words = words, .word_count = 1};
+    struct ckptbench_error error = {0};
+    char meeting[CKPTBENCH_MEETING_BYTES];
+    ckptbench *handle;
+    (void)state;
+    for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++)
+        assert_int_equal(ckptbench_listen(hosts[i], &options.listener, meeting, &error), CKPTBENCH_USAGE);
+    assert_int_equal(ckptbench_listen("127.0.0.1", &options.listener, meeting, &error), 0);
+    options.meeting = meeting;
+    assert_int_equal(ckptbench_open(&options, &handle, &error), CKPTBENCH_USAGE);
+    must_say(error.text, "rank 1 has a listener");
+}
+
 /* --- other programs --- */
 
 static ckptbench *open_alone(struct described_state *described, float *matrix)
@@ -695,6 +713,14 @@ static void an_error_is_one_line_whatever_a_path_contains(void **state)
     for (const char *at = error.text; *at; at++)
         assert_true((unsigned char)*at >= ' ');
     assert_int_equal(ckptbench_close(handle, NULL), 0);
+    /* So is what a save that passes says of its record. */
+    const char *const words[] = {"record=/dev/null/two\nlines/run"};
+    options.words = words;
+    options.word_count = 1;
+    assert_int_equal(ckptbench_open(&options, &handle, NULL), 0);
+    assert_int_equal(ckptbench_save(handle, place("step"), &described.state, NULL, &error), 0);
+    must_say(error.text, "/dev/null/two?lines");
+    assert_int_equal(ckptbench_close(handle, NULL), 0);
 }
 
 static void a_save_replaces_a_checkpoint_only_if_told(void **state)
@@ -817,6 +843,7 @@ int main(void)
         cmocka_unit_test(a_wrong_word_on_one_rank_fails_the_open_of_all),
         cmocka_unit_test(a_rank_that_ends_while_they_meet_is_named_to_all),
         cmocka_unit_test(a_rank_0_that_has_ended_is_not_awaited),
+        cmocka_unit_test(what_no_ranks_could_meet_by_is_refused_at_once),
         cmocka_unit_test(a_path_that_another_program_is_saving_to_is_refused),
         cmocka_unit_test(a_save_leaves_checkpoints_in_folders_below_alone),
         cmocka_unit_test(safetensors_files_of_another_program_are_a_complete_checkpoint),
