@@ -39,7 +39,7 @@ static const char usage[] =
     "       ckptbench-agent shell HOSTS NAME COMMAND…\n"
     "       ckptbench-agent warm POOL_FOLDER\n"
     "       ckptbench-agent step POOL_FOLDER TICKET NODES\n"
-    "       ckptbench-agent array LINKS JOB\n"
+    "       ckptbench-agent array LINKS JOB NAME\n"
     "       ckptbench-agent --version | --help\n"
     "Runs one attempt of the run that is frozen in RUN_FOLDER and seals it; of several, one after the other, but "
     "those\n"
@@ -274,11 +274,11 @@ static int run_limit(const char *folder, const char *attempt)
     return rc ? CB_EXIT_INFRASTRUCTURE : CB_EXIT_PASS;
 }
 
-static int run_array(const char *links, const char *job)
+static int run_array(const char *links, const char *job, const char *name)
 {
     struct cb_err err;
     catch_signals();
-    int rc = array_lead(links, job, &signals_received, &err);
+    int rc = array_lead(links, job, name, &signals_received, &err);
     if (rc)
         log_error("%s", err.message);
     return rc ? CB_EXIT_INFRASTRUCTURE : CB_EXIT_PASS;
@@ -312,8 +312,8 @@ int main(int argc, char **argv)
         return run_shell(argc - 2, argv + 2);
     if (argc == 3 && strcmp(argv[1], "warm") == 0)
         return run_warm(argv[2]);
-    if (argc == 4 && strcmp(argv[1], "array") == 0)
-        return run_array(argv[2], argv[3]);
+    if (argc == 5 && strcmp(argv[1], "array") == 0)
+        return run_array(argv[2], argv[3], argv[4]);
     if (argc == 5 && strcmp(argv[1], "step") == 0)
         return run_step(argv[2], argv[3], argv[4]);
     if (argc == 2 && strcmp(argv[1], "--version") == 0) {

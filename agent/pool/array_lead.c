@@ -35,6 +35,7 @@ struct task {
 
 struct array {
     const char *links, *job; /* FIRST/array, "4711" */
+    const char *name;        /* the job's; a Slurm that has lost its state gives numbers again */
     struct task *tasks;      /* MOST_TASKS of them */
     size_t running;          /* agents */
     char program[PATH_MAX];
@@ -48,7 +49,7 @@ static int ask(const char *const *argv, struct buf *answer)
 }
 
 /* The agent finds the task's allocation where salloc would leave it. Its log is that of the task. */
-static void start_agent(struct array *self, size_t index, const char *name, const char *nodes, const char *count)
+static void start_agent(struct array *self, size_t index, const char *nodes, const char *count)
 {
     struct task *task = &self->tasks[index];
     char folder[PATH_MAX], log[PATH_MAX], texts[7][64 + 4096];
@@ -61,7 +62,7 @@ static void start_agent(struct array *self, size_t index, const char *name, cons
     snprintf(texts[3], sizeof texts[3], "SLURM_JOB_NUM_NODES=%s", count);
     snprintf(texts[4], sizeof texts[4], "SLURM_NNODES=%s", count);
     snprintf(texts[5], sizeof texts[5], "SLURM_JOB_NODELIST=%s", nodes);
-    snprintf(texts[6], sizeof texts[6], "SLURM_JOB_NAME=%s", name);
+    snprintf(texts[6], sizeof texts[6], "SLURM_JOB_NAME=%s", self->name);
     int rc = path_format(folder, sizeof folder, &err, "%s/%zu", self->links, index);
     if (rc == 0)
         rc = path_format(log, sizeof log, &err, "%s/../job.log.%zu", self->links, index);
@@ -89,7 +90,8 @@ static void end_task(const struct array *self, const struct task *task, struct b
     (void)!ask((const char *const[]){"scancel", "-Q", "--batch", signal, name, NULL}, answer);
 }
 
-/* Takes Slurm's lines: "K|STATE|NUMBER|NAME|NODES|LIST". Returns how many tasks are waiting or running. */
+/* Takes Slurm's lines: "K|STATE|NUMBER|NAME|NODES|LIST". Returns how many tasks are waiting or running. Those of another
+ * job with our number are none of them. */
 static size_t take_lines(struct array *self, const char *text)
 {
     size_t alive = 0;
@@ -100,7 +102,7 @@ static size_t take_lines(struct array *self, const char *text)
         char state[32], job[32], name[256], count[16], nodes[4096] = "";
         if (sscanf(line, "%zu|%31[A-Z_]|%31[0-9]|%255[^|\n]|%15[0-9]|%4095[^\n]", &index, state, job, name, count,
                    nodes) < 5 ||
-            index >= MOST_TASKS)
+            index >= MOST_TASKS || strcmp(name, self->name) != 0)
             continue;
         struct task *task = &self->tasks[index];
         bool waits = strcmp(state, "PENDING") == 0 || strcmp(state, "CONFIGURING") == 0 ||
@@ -115,20 +117,19 @@ static size_t take_lines(struct array *self, const char *text)
             continue;
         }
         snprintf(task->job, sizeof task->job, "%s", job);
-        start_agent(self, index, name, nodes, count);
+        start_agent(self, index, nodes, count);
     }
     return alive;
 }
 
 static void follow_task(struct array *self, struct task *task, bool answered, struct buf *answer)
 {
-    bool ends = !task->ended && child_wait(&task->agent, 0, NULL) == 0;
-    if (ends) {
+    if (!task->ended && child_wait(&task->agent, 0, NULL) == 0) {
         task->ended = true;
         task->passed = WIFEXITED(task->agent.status) && WEXITSTATUS(task->agent.status) == 0;
         self->running--;
     }
-    if (ends || (task->ended && answered && task->runs)) /* again if Slurm did not hear it */
+    if (task->ended && answered && task->runs) /* again if Slurm did not hear it */
         end_task(self, task, answer);
     else if (!task->ended && answered && !task->runs && !task->told)
         task->told = kill(task->agent.pid, SIGTERM) == 0;
@@ -143,13 +144,13 @@ static void lead(struct array *self, const volatile sig_atomic_t *signals, struc
     size_t alive = 1;
     bool asked = false;
     while (self->running || (alive && clock_monotonic_ns() - heard_ns < SILENCE_NS)) {
-        if (*signals && !asked)
-            asked = ask(cancel, answer) == 0;
         bool answered = ask(look, answer) == 0;
         if (answered) {
             heard_ns = clock_monotonic_ns();
             alive = take_lines(self, answer->data);
         }
+        if (*signals && !asked && answered && alive)
+            asked = ask(cancel, answer) == 0;
         for (size_t i = 0; i < MOST_TASKS; i++)
             if (self->tasks[i].started)
                 follow_task(self, &self->tasks[i], answered, answer);
@@ -158,9 +159,10 @@ static void lead(struct array *self, const volatile sig_atomic_t *signals, struc
     }
 }
 
-int array_lead(const char *links, const char *job, const volatile sig_atomic_t *signals, struct cb_err *err)
+int array_lead(const char *links, const char *job, const char *name, const volatile sig_atomic_t *signals,
+               struct cb_err *err)
 {
-    struct array self = {.links = links, .job = job, .tasks = calloc(MOST_TASKS, sizeof *self.tasks)};
+    struct array self = {.links = links, .job = job, .name = name, .tasks = calloc(MOST_TASKS, sizeof *self.tasks)};
     struct buf answer;
     if (!self.tasks)
         return alloc_fail(err, "for the tasks of an array");

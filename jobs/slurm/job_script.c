@@ -265,7 +265,9 @@ static void add_array(const struct job_script *self, const char *lines, struct b
     buf_append_quoted(out, self->agent);
     buf_append_text(out, " array ");
     buf_append_quoted(out, self->run_folder);
-    buf_append_text(out, " \"$id\"\n");
+    buf_append_text(out, " \"$id\" ");
+    buf_append_quoted(out, self->name);
+    buf_append_char(out, '\n');
 }
 
 int job_script_write_allocation(const struct job_script *self, struct buf *out, struct cb_err *err)

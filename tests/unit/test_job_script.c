@@ -108,8 +108,9 @@ static void test_an_allocation_asks_for_the_same_and_becomes_salloc(void **state
     assert_non_null(strstr(out.data, "id=$(sbatch --parsable <<'TASK'\n#!/bin/sh\n#SBATCH --job-name="));
     assert_non_null(strstr(out.data, "#SBATCH --array=0-2\n"));
     assert_non_null(strstr(out.data, "set -- '/it'\\''s'/ckptbench-programs-*.\"$SLURM_JOB_ID\"\n"));
-    assert_non_null(
-        strstr(out.data, "\nexec '/opt/ckptbench/bin/ckptbench-agent' array '/home/u/runs/a/array' \"$id\"\n"));
+    assert_non_null(strstr(
+        out.data,
+        "\nexec '/opt/ckptbench/bin/ckptbench-agent' array '/home/u/runs/a/array' \"$id\" '20261121-k3f9.01'\n"));
     buf_release(&out);
     assert_int_equal(experiment_set(experiment, "slurm.account", "$(id)", "test", NULL), 0);
     buf_init(&out, 1u << 16);
