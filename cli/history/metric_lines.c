@@ -192,11 +192,11 @@ void metric_lines_name(const struct metric_lines *self, const struct metric_line
     const struct workload_kind *workload = workload_kind_of(line->experiment);
     bool has_model = !metric_is_of_suite(self->metric) && !workload->watches;
     const char *command = workload->watches ? experiment_text(line->experiment, OPT_COMMAND) : "";
-    if (axes->count)
-        sweep_axes_describe(axes, line->experiment, out);
-    else if (*command)
+    size_t start = out->len;
+    sweep_axes_describe(axes, line->experiment, out);
+    if (out->len == start && *command)
         buf_printf(out, "command=%s", command);
-    else
+    else if (out->len == start)
         buf_printf(out, "%s=%s ranks=%s (%s)", has_model ? "model" : "workload",
                    has_model ? experiment_text(line->experiment, OPT_MODEL) : workload->name,
                    experiment_text(line->experiment, OPT_RANKS), line->hash);

@@ -56,13 +56,18 @@ bool sweep_axes_differ(const struct experiment *const *experiments, size_t count
     return false;
 }
 
+static bool has_key(const struct experiment *experiment, enum option_id id)
+{
+    return workload_has_key(experiment, id) && experiment_uses(experiment, id);
+}
+
 /* Whether the experiments that use the key have several values of it. */
 static bool option_differs(const struct experiment *const *experiments, size_t count, enum option_id id)
 {
     const char *first = NULL;
     for (size_t i = 0; i < count; i++) {
         const char *value = experiment_text(experiments[i], id);
-        if (!workload_has_key(experiments[i], id) || !experiment_uses(experiments[i], id))
+        if (!has_key(experiments[i], id))
             continue;
         if (first && strcmp(first, value) != 0)
             return true;
@@ -191,14 +196,21 @@ int sweep_axes_find(struct sweep_axes *self, const struct experiment *const *exp
 
 /* ---- as text ---- */
 
+/* What has no command is done by this program, or by one that uses libckptbench. */
+static bool says_something(const struct experiment *experiment, enum option_id id, const char *value)
+{
+    return has_key(experiment, id) && (id != OPT_COMMAND || *value);
+}
+
 void sweep_axes_describe(const struct sweep_axes *self, const struct experiment *experiment, struct buf *out)
 {
     enum option_id id;
     bool any = false;
     for (size_t i = 0; i < self->count; i++) {
-        if (option_find(self->keys[i], &id, NULL) == 0 && !workload_has_key(experiment, id))
+        const char *value = sweep_axes_value(experiment, self->keys[i]);
+        if (option_find(self->keys[i], &id, NULL) == 0 && !says_something(experiment, id, value))
             continue;
-        buf_printf(out, "%s%s=%s", any ? " " : "", self->keys[i], sweep_axes_value(experiment, self->keys[i]));
+        buf_printf(out, "%s%s=%s", any ? " " : "", self->keys[i], value);
         any = true;
     }
 }

@@ -496,6 +496,28 @@ def test_history_draws_a_line_for_each_experiment(home):
     assert "did you mean save_s" in home.call("history", "sve_s", code=2).stderr
 
 
+def test_history_names_a_line_by_keys_that_its_runs_have(home):
+    home.make("bench", "model=gpt2")
+    home.make("moved", "model=gpt2", "engine=command", "command=dd {path}")
+    for name in ("train.py", "other.py"):
+        home.make(name[:5], "workload=watch", f"command={name}")
+    home.make("linked", "workload=watch", "facts=watch.library=1")
+    for name, checksum in (("there", "crc32c"), ("apart", "sha256")):
+        home.make(name, "model=gpt2", "store=s3://bucket/x", f"s3.checksum={checksum}")
+    home.call("collect")
+
+    def names(*runs):
+        return [line.split(",")[0] for line in home.call("history", "save_s", *runs).stdout.splitlines() if line.startswith("save_s of ")]
+    assert names("bench", "moved") == ["save_s of engine=native", "save_s of engine=command command=dd {path}"]
+    bench, train = names("bench", "train")
+    assert bench.startswith("save_s of workload=checkpoint on ") and train == "save_s of workload=watch command=train.py"
+    train, linked = names("train", "linked")
+    assert train == "save_s of command=train.py" and linked.startswith("save_s of workload=watch ranks=")
+    assert not [name for name in names() if "command= " in name or name.endswith("command=")]
+    bench = names("bench", "there", "apart")[0]
+    assert "s3." not in bench and "(" in bench
+
+
 def test_history_draws_a_line_for_each_store_and_site(home):
     for i in range(3):
         home.make(f"a{i}", f"save={1 + i}", "store=/scratch/a")
