@@ -173,6 +173,17 @@ static bool look_at(struct leftover *item)
     return is_there;
 }
 
+/* What a killed measurement of the device's limit left lies beside the checkpoints of the watched program, which this
+ * history does not know before the run is sealed. Sealing removes it. */
+static void name_watched(const struct run_info *info, bool ended)
+{
+    uint32_t last = 0;
+    if (!ended && run_folder_last_attempt(info->folder, &last, NULL) == 0 && last > 0)
+        log_info("run %s has not ended, or was not seen to: `ckptbench collect` seals it, and removes what a killed "
+                 "measurement left",
+                 info->run);
+}
+
 /* Appends the run if it left something. */
 static int take_run(void *context, struct run_info *info, struct cb_err *err)
 {
@@ -184,6 +195,10 @@ static int take_run(void *context, struct run_info *info, struct cb_err *err)
     struct folder folder = {.reads_only = true};
     bool ended =
         strcmp(info->state, "done") == 0 || strcmp(info->state, "failed") == 0 || strcmp(info->state, "cancelled") == 0;
+    if (workload_kind_of(info->experiment)->watches) {
+        name_watched(info, ended);
+        return 0;
+    }
     if ((ended && info->attempt == 0) || !uri.kind->keeps_data ||
         (scratch && !workload_kind_of(info->experiment)->has_layout))
         return 0;

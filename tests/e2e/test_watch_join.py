@@ -229,8 +229,11 @@ def test_what_a_killed_measurement_left_goes_with_the_next_seal(tmp_path):
     left = tmp_path / ".ckptbench-limit-both"
     left.mkdir(exist_ok=True)  # it was killed about here
     (left / "0").write_text("left")
+    told = "run both has not ended, or was not seen to: `ckptbench collect` seals it"
+    assert told in ckptbench(tmp_path, "clean").stderr
     ckptbench(tmp_path, "collect")
     assert not scratch_of(tmp_path) and (tmp_path / "kept/0").exists()
+    assert told not in ckptbench(tmp_path, "clean").stderr
     assert shown(tmp_path, "both")["outcome"] == "pass"
 
 
