@@ -214,21 +214,6 @@ bool checkpoint_is_saving(const struct trainer *trainer)
     return self && self->async && engine_under_way(self->engine) > 0;
 }
 
-/* A failed save is recorded now as a fact and at the end as a failure of the run, and leaves no files. */
-static void note_failure(struct trainer *trainer, uint32_t step, int code, const char *message)
-{
-    struct train_checkpoint *self = trainer->checkpoint;
-    char key[64];
-    self->failed++;
-    if (self->failed == 1) {
-        self->first_failed_step = step;
-        snprintf(self->first_failure, sizeof self->first_failure, "%.1000s", message);
-    }
-    snprintf(key, sizeof key, "train.checkpoint_failed.%" PRIu32, step);
-    if (code != CB_ERR_ABORTED)
-        status_page_add_fact(trainer->page, key, message);
-}
-
 static double seconds_a_step(const struct step_rate *rate)
 {
     return rate->steps ? (double)rate->spent_ns / 1e9 / (double)rate->steps : NAN;
@@ -251,8 +236,11 @@ static void settle_one(struct trainer *trainer, struct pending_save *save)
         *published = *sample;
         status_page_publish_sample(trainer->page);
     }
-    if (sample->flags & SAMPLE_FAILED)
+    if (sample->flags & SAMPLE_FAILED) {
+        if (self->failing++ == 0)
+            self->failing_step = sample->iteration;
         return;
+    }
     trace_add_numbered(&trainer->trace, TRACE_IO, "checkpoint", sample->iteration, save->start_ns,
                        save->start_ns + (uint64_t)(values[METRIC_OP_S] * 1e9), (uint64_t)values[METRIC_BYTES_MOVED]);
     self->committed++;
@@ -272,6 +260,28 @@ void checkpoint_settle(struct trainer *trainer)
         settle_one(trainer, save);
     }
     drop_older(trainer, false);
+}
+
+/* Records the failure of a save now as a fact, and at the end as a failure of the run; the save leaves no files. It is the
+ * first failed one of those that have ended, since those after it were not written; if there is none, the save of `step`
+ * did not start. */
+static void note_failure(struct trainer *trainer, uint32_t step, int code, const struct cb_err *why)
+{
+    struct train_checkpoint *self = trainer->checkpoint;
+    const char *message = code ? why->message : "another rank's store failed";
+    char key[64];
+    if (self->failing > 0)
+        step = self->failing_step;
+    if (self->failed == 0) {
+        self->first_failed_step = step;
+        snprintf(self->first_failure, sizeof self->first_failure, "%.1000s", message);
+    }
+    self->failed += self->failing > 0 ? self->failing : 1;
+    self->failing = 0;
+    snprintf(key, sizeof key, "train.checkpoint_failed.%" PRIu32, step);
+    if (code != CB_ERR_ABORTED)
+        status_page_add_fact(trainer->page, key, message);
+    train_checkpoint_clear(trainer, step); /* makes room in the store for the next one */
 }
 
 /* All ranks agree on the result of a save. 0: success. 1: the store failed, training continues. Negative: an error. */
@@ -328,14 +338,12 @@ static int begin_save(struct trainer *trainer, struct pending_save *save, struct
 static void go_on_without(struct trainer *trainer, struct pending_save *save, int code, const struct cb_err *why)
 {
     struct train_checkpoint *self = trainer->checkpoint;
-    uint32_t step = self->async ? self->pending[self->pending_first].sample.iteration : save->sample.iteration;
-    note_failure(trainer, step, code, code ? why->message : "another rank's store failed");
     if (self->async)
         self->pending_count--; /* the save did not start */
     else
         save->sample.flags |= SAMPLE_FAILED;
     checkpoint_settle(trainer);
-    train_checkpoint_clear(trainer, step); /* makes room in the store for the next one */
+    note_failure(trainer, save->sample.iteration, code, why);
 }
 
 int checkpoint_save(struct trainer *trainer, struct cb_err *err)
@@ -371,7 +379,6 @@ static int wait_for_saves(struct trainer *trainer, struct cb_err *err)
     bool store_failed = false;
     if (!self->async)
         return 0;
-    uint32_t step = self->pending[self->pending_first].sample.iteration;
     int code = engine_wait(self->engine, trainer_deadline(trainer), &why);
     int rc = judge_save(trainer, code, &store_failed, &why);
     if (rc) {
@@ -380,10 +387,8 @@ static int wait_for_saves(struct trainer *trainer, struct cb_err *err)
         return rc;
     }
     checkpoint_settle(trainer);
-    if (!store_failed)
-        return 0;
-    note_failure(trainer, step, code, code ? why.message : "another rank's store failed");
-    train_checkpoint_clear(trainer, step);
+    if (store_failed)
+        note_failure(trainer, self->failing_step, code, &why);
     return 0;
 }
 

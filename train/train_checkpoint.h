@@ -42,7 +42,8 @@ struct train_checkpoint {
     size_t kept_count;
     struct pending_save pending[TRAIN_PENDING]; /* a ring */
     uint32_t pending_first, pending_count;
-    int64_t last_step; /* last step saved or submitted; -1 if none */
+    int64_t last_step;              /* last step saved or submitted; -1 if none */
+    uint32_t failing, failing_step; /* failed saves not noted yet: how many, and the step of the first */
     uint32_t committed, failed, first_failed_step;
     char first_failure[1024];
     char owner[FOLDER_NAME_BYTES]; /* the run that saved here earlier; "" if unknown */

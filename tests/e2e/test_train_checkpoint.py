@@ -121,6 +121,25 @@ def test_a_full_store_behind_the_steps_fails_checkpoints_and_not_the_training(tm
     assert step_of(tmp_path) > 0
 
 
+@pytest.mark.parametrize("steps, words, fault, failed, kept", [
+    (2, ("save.inflight=2",), "delay=200ms+error_at=3/ENOSPC", 2, {1}),  # two writes a checkpoint
+    (4, ("save.inflight=2", "keep.last=2"), "delay=200ms+error_at=7/ENOSPC", 4, {2, 3}),
+    (6, ("save.inflight=3", "keep.last=9"), "delay=200ms+error_at=3/ENOSPC", 2, {1, 6}),  # those begun before it fails are not written
+    (60, ("train.checkpoint_every=30", "keep.last=2"), "error_at=1/ENOSPC", 30, {60}),  # has ended before the next save tells of it
+], ids=["last", "keep", "middle", "ended"])
+def test_of_saves_behind_the_steps_the_one_that_failed_is_named_and_removed(tmp_path, steps, words, fault, failed, kept):
+    document = train(tmp_path, *batch(1), f"train.steps={steps}", "train.checkpoint_every=1", "save.async=true", "io.block=4MiB", "suffix=a", *words,
+                     code=3, store=f"fault:{fault}:{tmp_path}/store")
+    assert f"the first, of step {failed}: saving a/iteration-{failed} behind" in document["message"]
+    assert [fact for fact in facts(tmp_path) if fact.startswith("train.checkpoint_failed.")] == [f"train.checkpoint_failed.{failed}"]
+    found = {int(path.name.split("-")[1]) for path in (tmp_path / "store/a").glob("iteration-*")}
+    assert failed not in found and (found >= kept if "save.inflight=3" in words else found == kept)
+    for step in found:
+        ckptbench(tmp_path, "verify", tmp_path / f"store/a/iteration-{step}")
+    metrics = document["metrics"]
+    assert metrics["checkpoints"]["median"] + metrics["checkpoints_failed"]["median"] == (2 if steps == 60 else steps)
+
+
 def test_a_checkpoint_of_another_model_is_refused_with_names(tmp_path):
     train(tmp_path, *batch(1), "train.steps=2", EVERY, "suffix=a", store=tmp_path / "store")
     document = train(tmp_path, *batch(1), "train.steps=4", EVERY, "suffix=a", "train.resume=latest", "layers=3", code=3,
