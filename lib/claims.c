@@ -109,7 +109,7 @@ static int take(struct claims *self, const char *name, struct cb_err *err)
     int rc = path_format(self->folder, sizeof self->folder, err, FOLDER "%s", name);
     if (!rc)
         rc = open_small(self, &store, err);
-    const struct lease_owner owner = {.run = run, .run_folder = "", .one_machine = self->one_machine};
+    const struct lease_owner owner = {.run = run, .run_folder = "", .one_machine = self->one_machine, .uploads = name};
     if (!rc)
         rc = lease_take(store, uri, self->folder, self->experiment, &owner, &self->lease, err);
     if (rc && rc != CB_ERR_EXISTS) /* as on a full disk: the folder was made, and the claim could not be written */

@@ -108,13 +108,13 @@ static void fill_claim(struct claim *mine, const struct experiment *experiment, 
 }
 
 /* Unfinished uploads of the last owner could still replace our objects. */
-static void abort_uploads(const struct lease *self, const struct experiment *experiment)
+static void abort_uploads(const struct lease *self, const struct experiment *experiment, const char *folder)
 {
     struct s3_options options;
     uint64_t count;
     const struct store_kind *kind = store_uri_of(self->path).kind;
     if (kind->abort_leftovers && s3_keys_read(experiment, &options, NULL) == 0 &&
-        kind->abort_leftovers(self->path, &options, self->suffix, &count, NULL))
+        kind->abort_leftovers(self->path, &options, folder, &count, NULL))
         return; /* not every user may list uploads */
 }
 
@@ -130,7 +130,7 @@ static int check_unguarded(struct lease *self, struct cb_err *err)
                    self->path, self->suffix, claim_describe(&owner, text));
 }
 
-static int claim(struct lease *self, const struct experiment *experiment, struct cb_err *err)
+static int claim(struct lease *self, const struct experiment *experiment, const char *uploads, struct cb_err *err)
 {
     struct buf before;
     struct claim owner = {0};
@@ -152,7 +152,7 @@ static int claim(struct lease *self, const struct experiment *experiment, struct
     if (owned)
         claim_parse(before.data, &owner);
     if (!rc && *owner.lease.token)
-        abort_uploads(self, experiment);
+        abort_uploads(self, experiment, uploads ? uploads : self->suffix);
     buf_release(&before);
     return rc;
 }
@@ -177,7 +177,7 @@ int lease_take(struct store *store, const char *path, const char *suffix, const 
     fill_claim(&self->mine, experiment, owner);
     int rc = claim_name(suffix, self->name, err);
     if (!rc)
-        rc = claim(self, experiment, err);
+        rc = claim(self, experiment, owner->uploads, err);
     if (!rc)
         rc = start(self, err);
     if (rc) {

@@ -13,7 +13,8 @@
 struct lease_owner {
     const char *run, *run_folder;
     uint32_t attempt;
-    bool one_machine; /* all ranks run on this host, and end with this process */
+    bool one_machine;    /* all ranks run on this host, and end with this process */
+    const char *uploads; /* the folder of the data if it is not the claimed one: uploads of the last owner end there */
 };
 
 struct lease;

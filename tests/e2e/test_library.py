@@ -139,6 +139,17 @@ def test_a_bucket_is_a_place_for_checkpoints(example, server):  # noqa: F811
     run(example, "save", f"s3://{server.bucket}", 1, code=1, env=environment)
 
 
+def test_a_save_in_the_place_of_a_program_that_died_ends_its_uploads(example, server, tmp_path):  # noqa: F811
+    sealed = tmp_path / "attempts/1/manifest.json"
+    sealed.parent.mkdir(parents=True)
+    sealed.touch()
+    server.client.put(server.bucket, "died/.ckptbench-saving-step/.ckptbench-run", f"other\ntemporary\ntoken=0\nattempt=1\nrun_folder={tmp_path}\n".encode())
+    for name in ("step/__0_0.distcp", "step-1/__0_0.distcp"):
+        server.client.begin_upload(server.bucket, f"died/{name}")
+    run(example, "save", f"s3://{server.bucket}/died/step", 1, env={**os.environ, **server.environment(), "AWS_ENDPOINT_URL": server.endpoint})
+    assert [key for key, _ in server.client.uploads(server.bucket, "died/")] == ["died/step-1/__0_0.distcp"]
+
+
 def test_a_store_with_faults_and_one_that_keeps_nothing_are_places_too(example, tmp_path):
     run(example, "save", f"fault:delay=1ms:{tmp_path}/step", 2)
     run(example, "load", tmp_path / "step", 2)
