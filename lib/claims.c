@@ -117,13 +117,10 @@ static int take(struct claims *self, const char *name, struct cb_err *err)
     return rc == CB_ERR_EXISTS ? cb_context(err, "%s is being saved by another program", name) : rc;
 }
 
-/* The claim lasts for its lease yet while it is removed, so nobody takes it over in between. */
 void claims_leave(void *context)
 {
     struct claims *self = context;
-    char name[PATH_MAX];
-    if (self->lease && lease_check(self->lease, NULL) == 0 && claim_name(self->folder, name, NULL) == 0 &&
-        store_remove(self->store, name, NULL) == 0)
+    if (self->lease && lease_release(self->lease, false, NULL) == 0)
         (void)!store_remove_folder(self->store, self->folder, NULL); /* another one may be entering already */
     lease_free(self->lease);
     store_free(self->store);

@@ -134,26 +134,34 @@ int folder_remove(const struct folder *self, const char *name, struct cb_err *er
     return remove_tree(self->plain, name, err);
 }
 
-static bool is_claim(const char *suffix, const char *name)
-{
-    return strncmp(name + strlen(suffix) + 1, CLAIM_NAME, strlen(CLAIM_NAME)) == 0;
-}
-
 int folder_leave(const struct folder *self, struct cb_err *err)
 {
     if (self->reads_only || !self->path)
         return 0;
     struct name_list names = {0};
     bool keeps = false;
+    size_t remains = 0; /* of claims that were being written */
     int rc = store_list(self->plain, self->suffix, collect_name, &names, err);
-    for (size_t i = 0; i < names.count; i++)
-        keeps |= !is_claim(self->suffix, names.names[i]);
-    if (!rc) /* before the claim is removed, so that the folder is still ours */
-        rc = lease_release(self->lease, err);
-    if (!rc && !keeps)
+    for (size_t i = 0; i < names.count; i++) {
+        const char *inside = names.names[i] + strlen(self->suffix) + 1;
+        keeps |= strncmp(inside, CLAIM_NAME, strlen(CLAIM_NAME)) != 0;
+        if (strcmp(inside, CLAIM_NAME) != 0)
+            names.names[remains++] = names.names[i];
+        else
+            free(names.names[i]);
+    }
+    names.count = remains;
+    if (!rc && !keeps) /* a power cut must not leave checkpoints without a claim */
+        rc = store_sync_folder(self->plain, self->suffix, err);
+    if (!rc)
+        rc = lease_release(self->lease, keeps, err);
+    if (!rc && !keeps) {
         rc = remove_listed(self->plain, self->suffix, &names, err);
-    if (!rc && !keeps)
-        rc = store_remove_folder(self->plain, self->suffix, err);
+        if (!rc || rc == CB_ERR_NOT_FOUND)
+            rc = store_remove_folder(self->plain, self->suffix, err);
+        if (rc == CB_ERR_EXISTS || rc == CB_ERR_NOT_FOUND) /* another run has come, or has left */
+            rc = 0;
+    }
     name_list_release(&names);
     return rc;
 }

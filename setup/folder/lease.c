@@ -229,7 +229,7 @@ bool lease_is_guarded(const struct lease *self)
     return self->guarded;
 }
 
-int lease_release(struct lease *self, struct cb_err *err)
+int lease_release(struct lease *self, bool claim_stays, struct cb_err *err)
 {
     char text[CLAIM_TEXT_BYTES];
     bool guarded;
@@ -238,6 +238,8 @@ int lease_release(struct lease *self, struct cb_err *err)
     int rc = lease_check(self, err);
     if (rc || !stop(self))
         return rc;
+    if (!claim_stays)
+        return store_remove(self->store, self->name, err);
     self->mine.lease.token[0] = '\0';
     claim_format(&self->mine, text);
     return store_swap(self->store, self->name, self->text, text, &guarded, err);

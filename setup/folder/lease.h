@@ -38,8 +38,9 @@ int lease_check(struct lease *self, struct cb_err *err) CB_MUST_CHECK;
 /* False if a simultaneous take-over by another run might go unnoticed: see store_swap. */
 bool lease_is_guarded(const struct lease *self);
 
-/* The attempt has ended well: the claim stays without a lease. */
-int lease_release(struct lease *self, struct cb_err *err) CB_MUST_CHECK;
+/* The attempt has ended well: the claim stays without a lease, or is removed while the lease lasts, so that nobody takes
+ * the folder over in between. */
+int lease_release(struct lease *self, bool claim_stays, struct cb_err *err) CB_MUST_CHECK;
 /* Stops renewing and leaves the claim as it is, so that others wait until all ranks have surely ended. NULL is fine. */
 void lease_free(struct lease *self);
 
