@@ -444,11 +444,12 @@ static int posix_open_shared(struct backend *backend, const char *name, uint64_t
                              struct cb_err *err)
 {
     struct posix_store *self = posix_of(backend);
-    int fd = open_file(self, name, O_WRONLY);
-    if (fd < 0)
-        return cb_fail_errno(err, errno, "opening %s in store '%s' to write a part of it", name,
-                             root_of(self, name)->root);
-    int rc = writable_object(self, name, fd, length, object, err);
+    int fd = -1, direct = self->direct.possible ? O_DIRECT : 0;
+    uint64_t now;
+    int rc = posix_names_open(root_of(self, name), name, O_WRONLY | direct, &fd, &now, err);
+    if (rc)
+        return rc;
+    rc = writable_object(self, name, fd, length, object, err);
     if (rc)
         close(fd);
     return rc;
@@ -462,10 +463,11 @@ static int posix_open_read(struct backend *backend, const char *name, struct bac
     struct posix_object *made = NULL;
     struct cb_err why = {0};
     uint64_t length = 0;
-    int fd = -1, rc = posix_names_open(names, name, self->direct.possible ? O_DIRECT : 0, &fd, &length, &why);
+    int fd = -1,
+        rc = posix_names_open(names, name, O_RDONLY | (self->direct.possible ? O_DIRECT : 0), &fd, &length, &why);
     /* In a read-only store, only this open shows whether a file supports O_DIRECT. */
     if (rc && why.sys_errno == EINVAL && self->direct.possible && self->read_only)
-        rc = posix_names_open(names, name, 0, &fd, &length, &why);
+        rc = posix_names_open(names, name, O_RDONLY, &fd, &length, &why);
     if (rc && err)
         *err = why;
     if (rc)

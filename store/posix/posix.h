@@ -133,9 +133,9 @@ void posix_names_remove_own(const struct posix_names *self, const char *name, in
 /* posix_swap.c: see store_swap. */
 int posix_names_swap(const struct posix_names *self, const char *name, const char *before, const char *after,
                      bool *guarded, struct cb_err *err);
-/* Opens an object for reading, with O_DIRECT or 0. CB_ERR_CORRUPT for a name that is no regular file: it does not wait for a
- * FIFO or a device. */
-int posix_names_open(const struct posix_names *self, const char *name, int direct, int *fd, uint64_t *length,
+/* Opens an object that exists: O_RDONLY or O_WRONLY, and O_DIRECT or not. CB_ERR_CORRUPT for a name that is no regular
+ * file: it does not wait for a FIFO or a device. */
+int posix_names_open(const struct posix_names *self, const char *name, int flags, int *fd, uint64_t *length,
                      struct cb_err *err);
 int posix_names_read_small(const struct posix_names *self, const char *name, struct buf *out, struct cb_err *err);
 int posix_names_stat(const struct posix_names *self, const char *name, uint64_t *length, struct cb_err *err);

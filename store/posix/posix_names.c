@@ -217,21 +217,21 @@ static int refuse_kind(const struct posix_names *self, const char *name, int cod
     return cb_fail(err, code, "%s in store '%s' is not a regular file", name, self->root);
 }
 
-/* Opening a FIFO waits until somebody writes to it, so nothing is opened that waits; that is race-free, as looking first
+/* Opening a FIFO waits for somebody at its other end, so nothing is opened that waits; that is race-free, as looking first
  * would not be. Requests of io_uring on a file that is open in this way would fail where they have to wait, so the flag is
  * cleared. Both calls after the open stay on this machine. */
-int posix_names_open(const struct posix_names *self, const char *name, int direct, int *fd, uint64_t *length,
+int posix_names_open(const struct posix_names *self, const char *name, int flags, int *fd, uint64_t *length,
                      struct cb_err *err)
 {
     struct stat status = {0};
-    int made = openat(self->root_fd, name, O_RDONLY | O_NONBLOCK | O_CLOEXEC | direct);
+    int made = openat(self->root_fd, name, flags | O_NONBLOCK | O_CLOEXEC);
     if (made < 0 && errno == EWOULDBLOCK) /* a regular file that another machine or program has a lease on */
-        made = openat(self->root_fd, name, O_RDONLY | O_CLOEXEC | direct);
+        made = openat(self->root_fd, name, flags | O_CLOEXEC);
     int failure = made < 0 || fstat(made, &status) ? errno : 0;
-    if (!failure && S_ISREG(status.st_mode) && fcntl(made, F_SETFL, direct))
+    if (!failure && S_ISREG(status.st_mode) && fcntl(made, F_SETFL, flags))
         failure = errno;
     bool is_other = !failure && !S_ISREG(status.st_mode);
-    if (made < 0 && (failure == ENXIO || failure == EINVAL)) /* a socket, or what knows no O_DIRECT */
+    if (made < 0 && (failure == ENXIO || failure == EINVAL)) /* a socket, a FIFO nobody reads, no O_DIRECT */
         is_other = fstatat(self->root_fd, name, &status, 0) == 0 && !S_ISREG(status.st_mode);
     if (!failure && !is_other) {
         *fd = made;
@@ -269,7 +269,7 @@ static void read_known(int fd, uint64_t length, struct buf *out)
 int posix_names_read_small(const struct posix_names *self, const char *name, struct buf *out, struct cb_err *err)
 {
     uint64_t length = 0;
-    int fd = -1, rc = posix_names_open(self, name, 0, &fd, &length, err);
+    int fd = -1, rc = posix_names_open(self, name, O_RDONLY, &fd, &length, err);
     if (rc)
         return rc;
     char chunk[65536];

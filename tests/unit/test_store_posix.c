@@ -12,6 +12,7 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -626,7 +627,7 @@ static void nothing_behind_a_link_is_removed(void **state)
 }
 
 /* io_uring gives up requests on a file that is open with O_NONBLOCK when they would have to wait. */
-static void a_file_that_is_read_is_open_for_reads_that_wait(void **state)
+static void a_file_that_existed_is_open_for_requests_that_wait(void **state)
 {
     struct fixture *self = *state;
     struct backend *backend = NULL;
@@ -643,7 +644,36 @@ static void a_file_that_is_read_is_open_for_reads_that_wait(void **state)
     assert_int_equal((flags & O_DIRECT) != 0, opened->block > 1);
     assert_int_equal(object->length, 7);
     backend->ops->close(backend, object);
+    assert_int_equal(backend->ops->open_shared(backend, "file", 7, &object, NULL), 0);
+    opened = (const struct posix_object *)object;
+    flags = fcntl(opened->fd, F_GETFL);
+    assert_int_equal(flags & (O_NONBLOCK | O_ACCMODE), O_WRONLY);
+    assert_int_equal((flags & O_DIRECT) != 0, opened->block > 1);
+    backend->ops->close(backend, object);
     backend->ops->free(backend);
+}
+
+static int writes_a_part_of_a_fifo(const char *folder, char why[WHY])
+{
+    struct store *store = NULL;
+    struct store_object *object;
+    struct cb_err err = {0};
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/fifo", folder);
+    CHECK(mkfifo(path, 0600) == 0 && store_open(folder, &psync, &store, &err) == 0, "%s", err.message);
+    for (int readers = 0; readers < 2; readers++) {
+        CHECK(readers == 0 || open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) >= 0, "no reader");
+        CHECK(store_open_shared(store, "fifo", 7, &object, &err) != 0, "%d readers", readers);
+        CHECK(strstr(err.message, "fifo in store") && strstr(err.message, "is not a regular file"), "%s", err.message);
+    }
+    store_free(store);
+    return 0;
+}
+
+static void nobody_waits_for_the_reader_of_a_fifo_that_has_a_files_name(void **state)
+{
+    struct fixture *self = *state;
+    run_in_child(writes_a_part_of_a_fifo, self->open_folder);
 }
 
 /* ---- another run that takes the folder over while this one stands still ---- */
@@ -791,7 +821,8 @@ int main(void)
         TEST(an_ordinary_user_can_do_all_of_it),
         TEST(the_residency_of_a_file_of_another_user_is_unknown),
         TEST(nothing_behind_a_link_is_removed),
-        TEST(a_file_that_is_read_is_open_for_reads_that_wait),
+        TEST(a_file_that_existed_is_open_for_requests_that_wait),
+        TEST(nobody_waits_for_the_reader_of_a_fifo_that_has_a_files_name),
         TEST(the_last_bytes_go_to_the_file_that_was_created_even_if_its_name_is_anothers),
         TEST(a_publication_that_fails_late_leaves_the_object_of_another),
         TEST(of_two_that_publish_one_name_at_once_the_later_one_stays_whole),
