@@ -1,8 +1,8 @@
 /* Communication between ranks, over MPI (comm_new) or TCP (comm/comm_tcp.h).
  *
  * No wait is unbounded: a collective is polled until it is done, the deadline has passed, or the check of comm_watch
- * fails. After a time-out or an abort the communicator is unusable and the process should exit. Calls are collective
- * unless noted, and made from one thread; another thread uses a twin. */
+ * fails. After a time-out, an abort, or a collective that could not start, the communicator is unusable and the process
+ * should exit. Calls are collective unless noted, and made from one thread; another thread uses a twin. */
 #ifndef COMM_COMM_H
 #define COMM_COMM_H
 
@@ -27,7 +27,7 @@ int comm_part(struct comm *comm, uint32_t color, struct comm **part, struct cb_e
 /* Frees the communicator; for the first one, ends MPI. Over MPI it does nothing if comm_can_end is false; over TCP it
  * closes all connections then. Accepts NULL. */
 void comm_free(struct comm *comm);
-/* False after a collective that did not end: exit with _exit then. Not collective. */
+/* False after a collective that did not start or end: exit with _exit then. Not collective. */
 bool comm_can_end(const struct comm *comm);
 /* Marks the communicator as unusable, after an operation outside of this interface did not end. Not collective. */
 void comm_give_up(struct comm *comm);
