@@ -14,6 +14,7 @@
 #include "cli/sites/site_verb.h"
 #include "core/alloc.h"
 #include "core/log.h"
+#include "core/path.h"
 #include "core/units.h"
 #include "db/history.h"
 #include "run/run_folder.h"
@@ -254,22 +255,35 @@ static void remove_folders(struct store *store, const struct names *names, const
     }
 }
 
-static void remove_claim(struct store *store, const char *suffix)
+static int remove_claim(struct store *store, struct lease *lease, const char *suffix, struct cb_err *err)
 {
-    static const char *const names[] = {RUN_LOCK, CLAIM_NAME};
-    char name[4096];
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (snprintf(name, sizeof name, "%s/%s", suffix, names[i]) < (int)sizeof name &&
-            store_remove(store, name, NULL))
-            continue; /* already gone */
-    if (store_remove_folder(store, suffix, NULL))
+    char lock[PATH_MAX];
+    if (path_format(lock, sizeof lock, NULL, "%s/" RUN_LOCK, suffix) == 0)
+        (void)!store_remove(store, lock, NULL); /* of earlier versions */
+    int rc = lease_release(lease, false, err);
+    if (!rc && store_remove_folder(store, suffix, NULL))
         log_verbose("the folder %s stays", suffix);
+    return rc;
+}
+
+/* As another attempt of the run, but one that takes over no other run's folder. */
+static int take_lease(struct leftover *item, struct lease **lease, struct cb_err *err)
+{
+    struct store *store;
+    const struct lease_owner owner = {.run = item->run, .run_folder = "", .one_machine = true};
+    int rc = experiment_set(item->experiment, "folder", "per_iteration", "clean", err);
+    if (!rc)
+        rc = experiment_set(item->experiment, "train.resume", "none", "clean", err);
+    if (!rc)
+        rc = open_store(item, false, &store, err);
+    return rc ? rc : lease_take(store, item->store, item->suffix, item->experiment, &owner, lease, err);
 }
 
 /* Removes commit markers first, and durably, so that a half-removed checkpoint never counts as complete. */
 static int remove_leftover(struct leftover *item, struct cb_err *err)
 {
     struct store *store;
+    struct lease *lease = NULL; /* NULL for a scratch folder, too: its name is the run's own */
     struct names names = {0};
     struct claim claim;
     int rc = open_store(item, false, &store, err);
@@ -279,7 +293,10 @@ static int remove_leftover(struct leftover *item, struct cb_err *err)
         rc = cb_fail(err, CB_ERR_EXISTS, "%s/%s is not run %s's any more", item->store, item->suffix, item->run);
         goto out;
     }
-    rc = list_names(store, item, &names, err);
+    if (!item->scratch)
+        rc = take_lease(item, &lease, err);
+    if (rc == 0)
+        rc = list_names(store, item, &names, err);
     if (rc == 0)
         rc = remove_names(store, &names, true, err);
     if (rc == 0)
@@ -292,9 +309,9 @@ static int remove_leftover(struct leftover *item, struct cb_err *err)
     remove_folders(store, &names, item->suffix);
     if (names.foreign)
         log_info("%s/%s holds files that no run made: they stay", item->store, item->suffix);
-    else
-        remove_claim(store, item->suffix);
+    rc = names.foreign ? lease_release(lease, true, err) : remove_claim(store, lease, item->suffix, err);
 out:
+    lease_free(lease);
     names_release(&names);
     store_free(store);
     return rc;
@@ -382,7 +399,7 @@ static int write_list(struct cleaning *self, struct cb_err *err)
 static int clean(struct cleaning *self, struct cb_err *err)
 {
     char question[64];
-    size_t wanted = 0, kept = 0;
+    size_t wanted = 0, kept = 0, removed = 0;
     int rc = for_each_run(self->history, self->cli->words, self->cli->word_count, take_run, self, err);
     if (rc == 0 && self->count == 0)
         log_info("no run left a checkpoint that is in reach");
@@ -398,11 +415,18 @@ static int clean(struct cleaning *self, struct cb_err *err)
         log_info("nothing was removed");
     snprintf(question, sizeof question, "remove the checkpoints of %zu run%s?", wanted, units_plural(wanted));
     bool remove = rc == 0 && wanted > 0 && cli_confirms(self->cli, question, "nothing removed: --yes removes");
-    for (size_t i = 0; rc == 0 && remove && i < self->count; i++)
-        if (is_wanted(self, &self->items[i]))
-            rc = remove_leftover(&self->items[i], err);
+    for (size_t i = 0; rc == 0 && remove && i < self->count; i++) {
+        if (!is_wanted(self, &self->items[i]))
+            continue;
+        rc = remove_leftover(&self->items[i], err);
+        removed += self->items[i].removed;
+        if (rc == CB_ERR_EXISTS) { /* it is in use, or another run's by now */
+            log_info("%s", err->message);
+            rc = 0;
+        }
+    }
     if (rc == 0 && remove)
-        log_info("removed the checkpoints of %zu run%s", wanted, units_plural(wanted));
+        log_info("removed the checkpoints of %zu run%s", removed, units_plural(removed));
     return rc || !self->cli->json ? rc : write_list(self, err);
 }
 

@@ -1,10 +1,15 @@
 """Checkpoints that runs left in their stores: listed, and removed only where they are ours."""
 import json
+import os
+import re
+import signal
 import sqlite3
+import subprocess
 
 import pytest
 
-from harness import ckptbench
+from claims_harness import until
+from harness import PROGRAM, ckptbench, environment
 
 TINY = ("model=gpt2-tiny", "ranks=1", "baseline=false", "iterations=2", "warmup=0", "verify=none")
 
@@ -97,6 +102,34 @@ def test_what_a_run_that_has_not_ended_writes_is_listed_and_stays(place):
     result = ckptbench(place, "clean", run)
     assert "not ended" in result.stdout and "`ckptbench collect` looks" in result.stdout
     assert (place / "store" / run).exists()
+
+
+# ---- other runs, and runs that are not as ended as they seem ----
+
+@pytest.mark.without_sanitizers
+def test_a_run_that_begins_in_a_folder_while_it_is_cleaned_is_refused(place):
+    run = saved(place, "suffix=nightly")
+    trace = place / "trace"
+    stopped = ["strace", "-f", "-o", trace, "-e", "trace=unlinkat", "-e", "inject=unlinkat:signal=SIGSTOP:when=1", PROGRAM, "clean", run, "--yes"]
+    with subprocess.Popen(stopped, cwd=place, env=environment(place), stdin=subprocess.DEVNULL) as clean:
+        until(lambda: trace.exists() and "stopped by SIGSTOP" in trace.read_text(), "the first removal", clean)
+        try:
+            refused = ckptbench(place, "run", *TINY, "store=./store", "ops=save", "suffix=nightly", "folder=overwrite", "--replace-kept", code=3)
+        finally:
+            os.kill(int(re.search(r"^(\d+) +unlinkat", trace.read_text(), re.M)[1]), signal.SIGCONT)
+    assert f"is in use by run {run}" in refused.stdout
+    assert clean.returncode == 0 and not (place / "store/nightly").exists()
+
+
+def test_a_folder_whose_claim_is_being_renewed_is_named_and_stays(place):
+    run, other = saved(place), saved(place)
+    claim = place / "store" / run / ".ckptbench-run"
+    claim.write_text(f"{run}\nkept\ntoken=1\nhost=far\nlasts_ns=10000000000\n")
+    with subprocess.Popen(["sh", "-c", 'while sleep 0.2; do touch "$0"; done', claim]) as renews:
+        said = ckptbench(place, "clean", run, other, "--yes").stderr
+        renews.kill()
+    assert f"is in use by run {run}" in said and "host far" in said and "removed the checkpoints of 1 run" in said
+    assert list((place / "store" / run).glob("*/.metadata")) and not (place / "store" / other).exists()
 
 
 # ---- kept checkpoints and other people's files ----
