@@ -284,25 +284,40 @@ static void note_failure(struct trainer *trainer, uint32_t step, int code, const
     train_checkpoint_clear(trainer, step); /* makes room in the store for the next one */
 }
 
-/* All ranks agree on the result of a save. 0: success. 1: the store failed, training continues. Negative: an error. */
-static int judge_save(struct trainer *trainer, int code, bool *store_failed, struct cb_err *err)
+static int agree_on_save(struct trainer *trainer, int code, struct agreement *agreement, struct cb_err *err)
 {
-    struct agreement agreement;
     bool in_store = code == CB_ERR_NO_SPACE || code == CB_ERR_SYSTEM || code == CB_ERR_NOT_FOUND;
     uint64_t number = !code || code == CB_ERR_ABORTED ? 0 : in_store ? FAILED_IN_STORE : FAILED_OTHERWISE;
     struct cb_err unheard;
+    int rc = comm_agree(trainer->comm, code, number, trainer_deadline(trainer), agreement, code ? &unheard : err);
+    return rc && code ? code : rc;
+}
+
+/* All ranks agree on the result of a save, which is 0 too if only the store failed: then training continues. One rank may
+ * return the failure of an earlier save while another has queued this one, so each waits until none is under way, and
+ * `code` becomes the failure that it returns then. */
+static int judge_save(struct trainer *trainer, int *code, bool *store_failed, struct cb_err *err)
+{
+    struct agreement agreement;
+    struct cb_err late;
     *store_failed = false;
     if (!comm_can_end(trainer->comm))
-        return code ? code : cb_fail(err, CB_ERR_ABORTED, "ranks no longer answer");
-    int rc = comm_agree(trainer->comm, code, number, trainer_deadline(trainer), &agreement, code ? &unheard : err);
-    if (rc)
-        return code ? code : rc;
-    if (agreement.code == 0)
-        return 0;
+        return *code ? *code : cb_fail(err, CB_ERR_ABORTED, "ranks no longer answer");
+    int rc = agree_on_save(trainer, *code, &agreement, err);
+    if (!rc && agreement.code && agreement.sum < FAILED_OTHERWISE && trainer->checkpoint->async) {
+        int late_code = engine_wait(trainer->checkpoint->engine, trainer_deadline(trainer), &late);
+        if (late_code) {
+            *code = late_code;
+            *err = late;
+        }
+        rc = agree_on_save(trainer, *code, &agreement, err);
+    }
+    if (rc || agreement.code == 0)
+        return rc;
     *store_failed = agreement.sum > 0 && agreement.sum < FAILED_OTHERWISE;
     if (*store_failed)
         return 0;
-    return code ? code : cb_fail(err, CB_ERR_ABORTED, "rank %u failed to save", agreement.failed_rank);
+    return *code ? *code : cb_fail(err, CB_ERR_ABORTED, "rank %u failed to save", agreement.failed_rank);
 }
 
 static struct pending_save *add_pending(struct trainer *trainer)
@@ -339,7 +354,7 @@ static void go_on_without(struct trainer *trainer, struct pending_save *save, in
 {
     struct train_checkpoint *self = trainer->checkpoint;
     if (self->async)
-        self->pending_count--; /* the save did not start */
+        self->pending_count--; /* the save did not start, or was not written */
     else
         save->sample.flags |= SAMPLE_FAILED;
     checkpoint_settle(trainer);
@@ -354,7 +369,7 @@ int checkpoint_save(struct trainer *trainer, struct cb_err *err)
     for (int attempt = 0; attempt < 2; attempt++) {
         struct pending_save *save = add_pending(trainer);
         int code = begin_save(trainer, save, &why);
-        int rc = judge_save(trainer, code, &store_failed, &why);
+        int rc = judge_save(trainer, &code, &store_failed, &why);
         if (rc) {
             self->pending_count--;
             if (err)
@@ -380,7 +395,7 @@ static int wait_for_saves(struct trainer *trainer, struct cb_err *err)
     if (!self->async)
         return 0;
     int code = engine_wait(self->engine, trainer_deadline(trainer), &why);
-    int rc = judge_save(trainer, code, &store_failed, &why);
+    int rc = judge_save(trainer, &code, &store_failed, &why);
     if (rc) {
         if (err)
             *err = why;

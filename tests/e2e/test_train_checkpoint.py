@@ -140,6 +140,19 @@ def test_of_saves_behind_the_steps_the_one_that_failed_is_named_and_removed(tmp_
     assert metrics["checkpoints"]["median"] + metrics["checkpoints_failed"]["median"] == (2 if steps == 60 else steps)
 
 
+def test_ranks_that_learn_of_a_failed_save_at_different_times_go_on_together(tmp_path):
+    """Saves end all the time just when the next one begins, on one rank before and on the other after it."""
+    document = train(tmp_path, *batch(2), "train.batch_size=1", "layers=1", "train.steps=120", "train.checkpoint_every=1", "save.async=true",
+                     "save.inflight=3", "keep.last=2", "suffix=a", code=3, store=f"fault:delay=5ms+error_every=5/ENOSPC+rank=1:{tmp_path}/store")
+    metrics = document["metrics"]
+    assert "training went on to step 120" in document["message"] and metrics["checkpoints_failed"]["median"] > 0
+    assert metrics["checkpoints"]["median"] + metrics["checkpoints_failed"]["median"] == 120
+    found = sorted((tmp_path / "store/a").glob("iteration-*"))
+    assert found
+    for path in found:
+        ckptbench(tmp_path, "verify", path)
+
+
 def test_a_checkpoint_of_another_model_is_refused_with_names(tmp_path):
     train(tmp_path, *batch(1), "train.steps=2", EVERY, "suffix=a", store=tmp_path / "store")
     document = train(tmp_path, *batch(1), "train.steps=4", EVERY, "suffix=a", "train.resume=latest", "layers=3", code=3,
