@@ -27,19 +27,20 @@ int older_checkpoint_uncommit(struct store *store, const char *path, struct cb_e
 struct data_files {
     struct name_list names;
     size_t skip; /* bytes of a name up to the checkpoint's folder and its slash */
+    bool owns_all;
 };
 
-/* Folders below may hold other checkpoints. */
 static int collect_data_file(void *context, const char *name, uint64_t length, struct cb_err *err)
 {
     struct data_files *self = context;
     (void)length;
-    return format_is_data_file(name + self->skip) ? name_list_add(&self->names, name, err) : 0;
+    bool is_ours = self->owns_all ? format_is_data_file(name) : format_is_data_file_within(name + self->skip);
+    return is_ours ? name_list_add(&self->names, name, err) : 0;
 }
 
-int older_checkpoint_remove_files(struct store *store, const char *path, struct cb_err *err)
+int older_checkpoint_remove_files(struct store *store, const char *path, bool owns_all, struct cb_err *err)
 {
-    struct data_files files = {.skip = strlen(path) + 1};
+    struct data_files files = {.skip = strlen(path) + 1, .owns_all = owns_all};
     struct name_list *names = &files.names;
     int rc = store_list(store, path, collect_data_file, &files, err);
     if (!rc && names->count > 0)

@@ -69,19 +69,24 @@ static const char *skip(const char *name, const char *pattern)
     return name;
 }
 
-bool format_is_data_file(const char *name)
+bool format_is_data_file(const char *path)
+{
+    const char *name = last_part(path), *numbered = skip(name, "__#_#."), *part = skip(name, "shard-#-");
+    const char *counted = skip(part ? part : name, "model-#-of-#" SAFETENSORS_SUFFIX);
+    bool found = counted && *counted == '\0';
+    for (size_t i = 0; i < PLAN_FORMATS && numbered && !found; i++)
+        found = formats[i]->suffix && strcmp(numbered, formats[i]->suffix) == 0;
+    return found;
+}
+
+bool format_is_data_file_within(const char *name)
 {
     static const char *const folders[] = {"copy-#/", "d#/"};
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
         const char *inside = skip(name, folders[i]);
         name = inside ? inside : name;
     }
-    const char *numbered = skip(name, "__#_#."), *part = skip(name, "shard-#-");
-    const char *counted = skip(part ? part : name, "model-#-of-#" SAFETENSORS_SUFFIX);
-    bool found = counted && *counted == '\0';
-    for (size_t i = 0; i < PLAN_FORMATS && numbered && !found; i++)
-        found = formats[i]->suffix && strcmp(numbered, formats[i]->suffix) == 0;
-    return found;
+    return !strchr(name, '/') && format_is_data_file(name);
 }
 
 bool format_is_fanned_out(const char *path)

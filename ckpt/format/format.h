@@ -28,8 +28,11 @@ const char *format_marker(enum plan_format format);
 const char *format_marker_at(size_t index);
 /* Whether the last part of a path is a marker name. */
 bool format_is_marker(const char *path);
-/* Whether a name, relative to the folder of its checkpoint, is one that a data file of some format has. */
-bool format_is_data_file(const char *name);
+/* Whether the last part of a path is a name that a data file of some format has. */
+bool format_is_data_file(const char *path);
+/* The same for a name relative to the folder of its checkpoint, which must be in that folder or in those of copies= and
+ * io.fanout: other folders may hold other checkpoints. */
+bool format_is_data_file_within(const char *name);
 /* Whether a file is in one of the folders of io.fanout, as d00003/__7_0.distcp. */
 bool format_is_fanned_out(const char *path);
 /* Whether items store the payload's checksum. */

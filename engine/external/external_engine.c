@@ -30,7 +30,7 @@ static int prepare_folder(struct external_operation *self, struct cb_err *err)
     if (!rc)
         rc = older_checkpoint_uncommit(self->setup->plain, self->name, err);
     if (!rc && self->setup->config.replaces)
-        rc = older_checkpoint_remove_files(self->setup->plain, self->name, err);
+        rc = older_checkpoint_remove_files(self->setup->plain, self->name, true, err);
     return rc;
 }
 

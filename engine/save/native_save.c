@@ -100,7 +100,8 @@ static int clear_folder(struct native_operation *operation, int code, struct cb_
     if (!rc)
         rc = native_agree(operation, remove_own_files(operation, err), 0, &agreement, err);
     if (!rc && operation->engine->rank == 0) /* files of other ranks, another format and more copies */
-        rc = older_checkpoint_remove_files(operation->lane->store, operation->path, err);
+        rc = older_checkpoint_remove_files(operation->lane->store, operation->path, !operation->engine->setup.enter,
+                                           err);
     operation->sample->values[METRIC_DELETE_S] = (double)(clock_monotonic_ns() - start_ns) / 1e9;
     if (!operation->lane->async)
         timeline_leave_out(&operation->timeline, start_ns);

@@ -317,6 +317,26 @@ static void an_overwritten_checkpoint_is_gone_until_the_new_one_is_whole(void **
     world_close(&world);
 }
 
+static void an_overwriting_run_leaves_no_files_of_an_older_checkpoint(void **unused)
+{
+    (void)unused;
+    static const char *const places[] = {"a", "a/left", "a/copy-1", "a/copy-1/right"}; /* left and right: s3.prefixes */
+    struct world world;
+    char path[128];
+    clear();
+    for (size_t i = 0; i < 4; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, places[i]);
+        assert_int_equal(mkdir(path, 0777), 0);
+        snprintf(path, sizeof path, "%s/%s/__9_0.distcp", folder, places[i]);
+        FILE *older = fopen(path, "w");
+        assert_true(older && fclose(older) == 0);
+    }
+    world_open(&world, "model=gpt2-tiny dp=2 folder=overwrite", folder, 0);
+    world_pass(&world, OP_SAVE, "a");
+    world_close(&world);
+    assert_false(exists("a/__9_0.distcp") || exists("a/left") || exists("a/copy-1"));
+}
+
 static void a_load_without_a_marker_says_so(void **unused)
 {
     (void)unused;
@@ -581,6 +601,7 @@ int main(void)
         cmocka_unit_test(a_stuck_rank_ends_the_save_for_all),
         cmocka_unit_test(a_complete_checkpoint_is_not_written_over),
         cmocka_unit_test(an_overwritten_checkpoint_is_gone_until_the_new_one_is_whole),
+        cmocka_unit_test(an_overwriting_run_leaves_no_files_of_an_older_checkpoint),
         cmocka_unit_test(a_load_without_a_marker_says_so),
         cmocka_unit_test(damage_is_named_by_tensor_file_and_offset),
         cmocka_unit_test(metadata_that_end_early_fail_the_load_of_all_ranks),
