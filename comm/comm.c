@@ -269,8 +269,10 @@ int comm_sum(struct comm *self, double *numbers, uint32_t count, uint64_t deadli
         return rc;
     double *all =
         calloc((size_t)count * (self->size + 1), sizeof *all); /* not on the stack: a sum that hangs still uses it */
-    if (!all)
+    if (!all) {
+        comm_give_up(self); /* the others wait for this rank */
         return alloc_fail(err, "for the sums of %u ranks", self->size);
+    }
     double *mine = all + (size_t)count * self->size;
     memcpy(mine, numbers, count * sizeof *mine);
     rc = self->ops->start_all_gather(self, mine, all, count * sizeof *mine / sizeof(uint32_t), &message, err);

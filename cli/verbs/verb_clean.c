@@ -237,9 +237,11 @@ static int take_run(void *context, struct run_info *info, struct cb_err *err)
 static int remove_names(struct store *store, const struct names *names, bool markers, struct cb_err *err)
 {
     int rc = 0;
-    for (size_t i = 0; rc == 0 && i < names->count; i++)
+    for (size_t i = 0; rc == 0 && i < names->count; i++) {
         if (format_is_marker(names->items[i]) == markers)
             rc = store_remove(store, names->items[i], err);
+        rc = rc == CB_ERR_NOT_FOUND ? 0 : rc; /* as what another run left here for a moment, when it was refused */
+    }
     return rc;
 }
 
@@ -257,9 +259,11 @@ static void remove_folders(struct store *store, const struct names *names, const
 
 static int remove_claim(struct store *store, struct lease *lease, const char *suffix, struct cb_err *err)
 {
-    char lock[PATH_MAX];
-    if (path_format(lock, sizeof lock, NULL, "%s/" RUN_LOCK, suffix) == 0)
-        (void)!store_remove(store, lock, NULL); /* of earlier versions */
+    const char *const names[] = {RUN_LOCK, lease ? NULL : CLAIM_NAME}; /* RUN_LOCK: of earlier versions */
+    char name[PATH_MAX];
+    for (size_t i = 0; i < 2 && names[i]; i++)
+        if (path_format(name, sizeof name, NULL, "%s/%s", suffix, names[i]) == 0)
+            (void)!store_remove(store, name, NULL); /* it may be gone */
     int rc = lease_release(lease, false, err);
     if (!rc && store_remove_folder(store, suffix, NULL))
         log_verbose("the folder %s stays", suffix);
@@ -283,7 +287,7 @@ static int take_lease(struct leftover *item, struct lease **lease, struct cb_err
 static int remove_leftover(struct leftover *item, struct cb_err *err)
 {
     struct store *store;
-    struct lease *lease = NULL; /* NULL for a scratch folder, too: its name is the run's own */
+    struct lease *lease = NULL; /* none for a scratch folder, whose name is the run's own, and in a full store */
     struct names names = {0};
     struct claim claim;
     int rc = open_store(item, false, &store, err);
@@ -295,6 +299,8 @@ static int remove_leftover(struct leftover *item, struct cb_err *err)
     }
     if (!item->scratch)
         rc = take_lease(item, &lease, err);
+    if (rc == CB_ERR_NO_SPACE && (!*claim.lease.token || claim_has_ended(&claim.lease)))
+        rc = 0; /* it takes no new claim, and cleaning is the cure */
     if (rc == 0)
         rc = list_names(store, item, &names, err);
     if (rc == 0)

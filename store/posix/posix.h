@@ -128,7 +128,10 @@ int posix_names_make_folder(const struct posix_names *self, const char *folder, 
 int posix_names_sync_folder(const struct posix_names *self, const char *folder, struct cb_err *err);
 int posix_names_publish(const struct posix_names *self, const char *name, store_pass_fn pass, void *context,
                         struct cb_err *err);
-/* Removes the name if it still leads to this open file, and not to another run's. */
+/* Whether the name leads to this open file, and not to another run's. Opens it again, since a network file system then
+ * looks the name up again. */
+bool posix_names_leads_to(const struct posix_names *self, const char *name, int fd);
+/* Removes the name if it leads to this file. */
 void posix_names_remove_own(const struct posix_names *self, const char *name, int fd);
 /* posix_swap.c: see store_swap. */
 int posix_names_swap(const struct posix_names *self, const char *name, const char *before, const char *after,

@@ -149,16 +149,19 @@ static int open_temporary(struct temporary *self, struct cb_err *err)
     return 0;
 }
 
-static bool leads_to(const struct posix_names *self, const char *name, int fd)
+bool posix_names_leads_to(const struct posix_names *self, const char *name, int fd)
 {
     struct stat named, opened;
-    return fstatat(self->root_fd, name, &named, AT_SYMLINK_NOFOLLOW) == 0 && fstat(fd, &opened) == 0 &&
-           named.st_ino == opened.st_ino && named.st_dev == opened.st_dev;
+    int again = openat(self->root_fd, name, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    bool found = again >= 0 ? fstat(again, &named) == 0 : fstatat(self->root_fd, name, &named, 0) == 0;
+    if (again >= 0)
+        close(again);
+    return found && fstat(fd, &opened) == 0 && named.st_ino == opened.st_ino && named.st_dev == opened.st_dev;
 }
 
 void posix_names_remove_own(const struct posix_names *self, const char *name, int fd)
 {
-    if (leads_to(self, name, fd))
+    if (posix_names_leads_to(self, name, fd))
         unlinkat(self->root_fd, name, 0);
 }
 
@@ -177,7 +180,7 @@ static int write_temporary(struct temporary *self, store_pass_fn pass, void *con
 static int rename_temporary(const struct temporary *self, const char *name, struct cb_err *err)
 {
     const struct posix_names *names = self->names;
-    if (!leads_to(names, self->path, self->fd))
+    if (!posix_names_leads_to(names, self->path, self->fd))
         return cb_fail(err, CB_ERR_EXISTS, "another program has replaced %s in store '%s' meanwhile", self->path,
                        names->root);
     if (renameat(names->root_fd, self->path, names->root_fd, name) != 0)

@@ -97,22 +97,16 @@ static int lock(int fd, bool *guarded)
     return 0;
 }
 
-/* Opens and locks the file, then checks that the name still belongs to it. It does so by opening the name again, since
- * a network file system then looks it up again. */
+/* Opens and locks the file, then checks that the name still belongs to it. */
 static int open_locked(const struct posix_names *self, const char *name, int *locked, bool *guarded, struct cb_err *err)
 {
-    struct stat mine, current;
     for (;;) {
         int fd = openat(self->root_fd, name, O_RDWR | O_CLOEXEC);
         if (fd < 0)
             return errno == ENOENT ? refuse(self, name, err)
                                    : cb_fail_errno(err, errno, "opening %s in store '%s'", name, self->root);
         int failed = lock(fd, guarded);
-        int again = failed ? -1 : openat(self->root_fd, name, O_RDONLY | O_CLOEXEC);
-        bool is_it = again >= 0 && fstat(fd, &mine) == 0 && fstat(again, &current) == 0 &&
-                     mine.st_ino == current.st_ino && mine.st_dev == current.st_dev;
-        if (again >= 0)
-            close(again);
+        bool is_it = !failed && posix_names_leads_to(self, name, fd);
         if (is_it) {
             *locked = fd;
             return 0;

@@ -112,11 +112,12 @@ def test_a_run_that_begins_in_a_folder_while_it_is_cleaned_is_refused(place):
     trace = place / "trace"
     stopped = ["strace", "-f", "-o", trace, "-e", "trace=unlinkat", "-e", "inject=unlinkat:signal=SIGSTOP:when=1", PROGRAM, "clean", run, "--yes"]
     with subprocess.Popen(stopped, cwd=place, env=environment(place), stdin=subprocess.DEVNULL) as clean:
-        until(lambda: trace.exists() and "stopped by SIGSTOP" in trace.read_text(), "the first removal", clean)
         try:
+            until(lambda: trace.exists() and "stopped by SIGSTOP" in trace.read_text(), "the first removal", clean)
             refused = ckptbench(place, "run", *TINY, "store=./store", "ops=save", "suffix=nightly", "folder=overwrite", "--replace-kept", code=3)
         finally:
-            os.kill(int(re.search(r"^(\d+) +unlinkat", trace.read_text(), re.M)[1]), signal.SIGCONT)
+            for number in set(re.findall(r"^(\d+) +unlinkat", trace.read_text(), re.M)):
+                os.kill(int(number), signal.SIGCONT)
     assert f"is in use by run {run}" in refused.stdout
     assert clean.returncode == 0 and not (place / "store/nightly").exists()
 
@@ -126,10 +127,28 @@ def test_a_folder_whose_claim_is_being_renewed_is_named_and_stays(place):
     claim = place / "store" / run / ".ckptbench-run"
     claim.write_text(f"{run}\nkept\ntoken=1\nhost=far\nlasts_ns=10000000000\n")
     with subprocess.Popen(["sh", "-c", 'while sleep 0.2; do touch "$0"; done', claim]) as renews:
-        said = ckptbench(place, "clean", run, other, "--yes").stderr
-        renews.kill()
+        try:
+            said = ckptbench(place, "clean", run, other, "--yes").stderr
+        finally:
+            renews.kill()
     assert f"is in use by run {run}" in said and "host far" in said and "removed the checkpoints of 1 run" in said
     assert list((place / "store" / run).glob("*/.metadata")) and not (place / "store" / other).exists()
+
+
+def test_a_full_store_is_cleaned(place):
+    """No new claim can be written there."""
+    script = """
+mount -t tmpfs -o size=32m none store
+"$@" >&2
+run=$(ls store)
+! cat /dev/zero > store/fill 2> /dev/null
+"$1" clean $run --yes
+ls store
+"""
+    space = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"])]
+    words = [PROGRAM, "run", *TINY, "store=./store", "ops=save"]
+    said = subprocess.run([*space, "sh", "-ec", script, "sh", *words], cwd=place, env=environment(place), capture_output=True, text=True, timeout=120)
+    assert said.returncode == 0 and said.stdout.split()[-1] == "fill" and "removed the checkpoints of 1 run" in said.stderr, said
 
 
 # ---- kept checkpoints and other people's files ----
