@@ -290,6 +290,7 @@ static int remove_leftover(struct leftover *item, struct cb_err *err)
     struct lease *lease = NULL; /* none for a scratch folder, whose name is the run's own, and in a full store */
     struct names names = {0};
     struct claim claim;
+    char lasts[32];
     int rc = open_store(item, false, &store, err);
     if (rc)
         return rc;
@@ -297,9 +298,13 @@ static int remove_leftover(struct leftover *item, struct cb_err *err)
         rc = cb_fail(err, CB_ERR_EXISTS, "%s/%s is not run %s's any more", item->store, item->suffix, item->run);
         goto out;
     }
+    bool may_live = *claim.lease.token && !claim_has_ended(&claim.lease);
+    if (may_live)
+        log_info("%s/%s: looking for up to %s whether a run still renews its claim", item->store, item->suffix,
+                 units_format_duration_exact(claim.lease.lasts_ns + claim.lease.lasts_ns / 2, lasts));
     if (!item->scratch)
         rc = take_lease(item, &lease, err);
-    if (rc == CB_ERR_NO_SPACE && (!*claim.lease.token || claim_has_ended(&claim.lease)))
+    if (rc == CB_ERR_NO_SPACE && !may_live)
         rc = 0; /* it takes no new claim, and cleaning is the cure */
     if (rc == 0)
         rc = list_names(store, item, &names, err);

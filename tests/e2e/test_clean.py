@@ -131,6 +131,7 @@ def test_a_folder_whose_claim_is_being_renewed_is_named_and_stays(place):
             said = ckptbench(place, "clean", run, other, "--yes").stderr
         finally:
             renews.kill()
+    assert f"{run}: looking for up to 15s whether a run still renews its claim" in said
     assert f"is in use by run {run}" in said and "host far" in said and "removed the checkpoints of 1 run" in said
     assert list((place / "store" / run).glob("*/.metadata")) and not (place / "store" / other).exists()
 
