@@ -17,6 +17,7 @@
 #include "core/clock.h"
 #include "core/hash.h"
 #include "core/json.h"
+#include "core/process.h"
 #include "core/units.h"
 #include "store/kind.h"
 
@@ -67,6 +68,7 @@ static int identify(struct conversion *self)
 static int write_claim(struct conversion *self, struct cb_err *err)
 {
     char save[SAVE_ID_TEXT_BYTES];
+    struct process_identity own;
     struct buf text;
     struct json_writer json;
     buf_init(&text, MAX_CLAIM_BYTES);
@@ -78,6 +80,10 @@ static int write_claim(struct conversion *self, struct cb_err *err)
     json_write_text(&json, self->identity);
     save_id_format(self->save_id, save);
     json_member_text(&json, "save", save);
+    process_identify(&own);
+    json_member_text(&json, "machine", own.machine);
+    json_member_u64(&json, "pid", own.pid);
+    json_member_u64(&json, "start_ticks", own.start_ticks);
     json_write_key(&json, "done");
     json_write_begin_object(&json);
     for (uint32_t i = 0; i < self->job->plan->file_count; i++) {
@@ -145,6 +151,23 @@ static int keep_file(struct conversion *self, const char *name, uint64_t crc)
     return 0;
 }
 
+/* Of another machine it cannot be known whether a process lives. */
+static int refuse_live(const struct conversion *self, const struct json_value *claim)
+{
+    struct process_identity own, other = {0};
+    const char *machine = "";
+    process_identify(&own);
+    (void)json_as_text(json_get(claim, "machine"), &machine);
+    snprintf(other.machine, sizeof other.machine, "%s", machine);
+    if (!*machine || !json_as_u64(json_get(claim, "pid"), &other.pid) ||
+        !json_as_u64(json_get(claim, "start_ticks"), &other.start_ticks) || strcmp(other.machine, own.machine) != 0 ||
+        process_has_ended(&other))
+        return 0;
+    return cb_fail(self->err, CB_ERR_EXISTS,
+                   "%s: process %" PRIu64 " is converting to it: wait until it has ended, or name another folder",
+                   self->job->target, other.pid);
+}
+
 static int read_claim(struct conversion *self, const struct buf *text)
 {
     struct json_value *root = NULL;
@@ -161,6 +184,8 @@ static int read_claim(struct conversion *self, const struct buf *text)
                        "name another",
                        self->job->target, source);
     }
+    if (!code)
+        code = refuse_live(self, root);
     if (!code) {
         (void)json_as_text(json_get(root, "save"), &save);
         self->save_id = save_id_parse(save, strlen(save));
@@ -246,6 +271,8 @@ static int take_claim(struct conversion *self)
             code = forget_uploads(self);
         if (!code && !self->result->was_complete)
             code = remove_unfinished(self);
+        if (!code && !self->result->was_complete)
+            code = write_claim(self, self->err);
     } else if (code == CB_ERR_NOT_FOUND) {
         code = store_list(self->target, "", count_file, &found, self->err);
         if (!code && found > 0)

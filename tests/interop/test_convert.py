@@ -272,6 +272,22 @@ def test_a_target_that_holds_something_else_is_refused(tmp_path):
     assert "already" in convert(source, tmp_path / "done", "format=raw", code=2)
 
 
+def test_two_do_not_convert_to_one_place_at_once(tmp_path):
+    source, target, gate = DATA / "dcp-2.6.0/sharded", tmp_path / "target", tmp_path / "go"
+    command = [BUILD / "ckptbench", "convert", source, f"fault:until={gate}+ops=write:{target}", "format=safetensors"]
+    target.mkdir()
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL) as first:
+        try:
+            deadline = time.monotonic() + 60
+            while not (target / ".ckptbench-convert").exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            said = convert(source, target, "format=safetensors", code=2)
+        finally:
+            gate.touch()
+    assert f"{target}: process {first.pid} is converting to it" in said
+    assert first.returncode == 0 and stock_tensors(target)
+
+
 def test_a_damaged_source_makes_no_checkpoint(tmp_path):
     source = tmp_path / "source"
     dcp.save({"a": torch.arange(100000.0), "b": torch.arange(1000.0)}, checkpoint_id=source, no_dist=True)
