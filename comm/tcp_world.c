@@ -652,8 +652,8 @@ static int await_ranks(struct tcp_world *self, uint64_t deadline_ns, struct cb_e
     return rc;
 }
 
-/* Works on the connection to rank 0, and begins one if there is none. If it cannot be begun or has ended, `why` has the
- * reason, and the next call tries again. */
+/* Takes the connection to rank 0 one step further, or begins it. If that fails, `why` says why, and the next call begins
+ * anew. */
 static int knock(struct tcp_world *self, struct cb_err *why, struct cb_err *err)
 {
     struct tcp_peer *first = &self->peers[0];

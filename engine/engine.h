@@ -77,7 +77,8 @@ struct engine_setup {
     struct store *plain;    /* the same place without injected faults, for metadata and removal */
     const char *run_folder;
     /* Fails if the run no longer owns the folder of its checkpoints. Rank 0 calls it before removing an older
-     * checkpoint, and before and after writing the metadata of a new one, on the thread that saves. NULL: no other run can own the folder. */
+     * checkpoint, and before and after writing the metadata of a new one, on the thread that saves. NULL: no other run
+     * can own the folder. */
     int (*check_owner)(void *folder, struct cb_err *err);
     /* For callers that own no folder yet: rank 0 calls `enter` on the thread that saves, before it changes the folder of
      * checkpoint `path`, and `leave` when a save that has entered has ended. NULL: nothing to do. */

@@ -40,8 +40,8 @@ static inline uint64_t library_deadline(const ckptbench *self)
     return clock_monotonic_ns() + experiment_u64(self->experiment, OPT_TIMEOUT_OP);
 }
 
-/* The end of saves and loads, with the lock held: waits for the asynchronous save, closes the places and the record, and
- * returns what the caller of ckptbench_close is told. *closed false: a save hangs, and still uses the handle. */
+/* Ends saves and loads, with the lock held: waits for the asynchronous save, and closes the places and the record. Returns
+ * what ckptbench_close returns. If *closed is false, a save hangs that still uses the handle. */
 int library_stop(ckptbench *self, bool *closed, struct ckptbench_error *error) CB_MUST_CHECK;
 
 #endif

@@ -262,9 +262,9 @@ void checkpoint_settle(struct trainer *trainer)
     drop_older(trainer, false);
 }
 
-/* Records the failure of a save now as a fact, and at the end as a failure of the run; the save leaves no files. It is the
- * first failed one of those that have ended, since those after it were not written; if there is none, the save of `step`
- * did not start. */
+/* Records that a save failed: now as a fact, at the end as a failure of the run. Removes its files. Of the saves that have
+ * ended, it is the first that failed; those after it were not written. If none of them failed, the save of `step` did not
+ * start. */
 static void note_failure(struct trainer *trainer, uint32_t step, int code, const struct cb_err *why)
 {
     struct train_checkpoint *self = trainer->checkpoint;

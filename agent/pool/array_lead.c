@@ -90,8 +90,8 @@ static void end_task(const struct array *self, const struct task *task, struct b
     (void)!ask((const char *const[]){"scancel", "-Q", "--batch", signal, name, NULL}, answer);
 }
 
-/* Takes Slurm's lines: "K|STATE|NUMBER|NAME|NODES|LIST". Returns how many tasks are waiting or running. Those of another
- * job with our number are none of them. */
+/* Takes Slurm's lines: "K|STATE|NUMBER|NAME|NODES|LIST". Returns how many tasks are waiting or running. Tasks of
+ * another job that has our number now do not count. */
 static size_t take_lines(struct array *self, const char *text)
 {
     size_t alive = 0;

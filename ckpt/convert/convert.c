@@ -151,7 +151,7 @@ static int keep_file(struct conversion *self, const char *name, uint64_t crc)
     return 0;
 }
 
-/* Of another machine it cannot be known whether a process lives. */
+/* Whether a process on another machine lives cannot be known. */
 static int refuse_live(const struct conversion *self, const struct json_value *claim)
 {
     struct process_identity own, other = {0};

@@ -135,7 +135,7 @@ static int write_piece(void *to, const void *bytes, size_t len, struct cb_err *e
     return failed ? fail_writing(self, failed, err) : 0;
 }
 
-/* A new file, since a process that stood still may yet write to the one that has this name. */
+/* Always a new file: a suspended process may still write to an old one of this name. */
 static int open_temporary(struct temporary *self, struct cb_err *err)
 {
     int root = self->names->root_fd, flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
