@@ -179,8 +179,8 @@ static int begin_run(struct recording *self, const char *name, const struct expe
         rc = make_run(folder, experiment, self->ranks, err);
     if (!rc)
         rc = join_attempt(self, folder, err);
-    if (rc && self->run_fd >= 0) {
-        close(self->run_fd);
+    if (rc) {
+        run_folder_unlock(self->run_fd);
         self->run_fd = -1;
     }
     return rc;
@@ -337,8 +337,7 @@ void recording_free(struct recording *self)
     if (!self)
         return;
     stop(self);
-    if (self->run_fd >= 0)
-        close(self->run_fd);
+    run_folder_unlock(self->run_fd);
     pthread_mutex_destroy(&self->lock);
     free(self);
 }

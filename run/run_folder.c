@@ -316,6 +316,17 @@ int run_folder_share_lock(const char *path, int *fd, struct cb_err *err)
     return lock_folder(path, F_RDLCK, fd, err);
 }
 
+void run_folder_unlock(int fd)
+{
+    struct flock whole = {.l_type = F_UNLCK, .l_whence = SEEK_SET};
+    if (fd < 0)
+        return;
+    /* Not by the close alone: a FUSE file system may free the lock long after it, and then that of the next holder
+     * (store/posix/posix_swap.c). */
+    (void)fcntl(fd, F_OFD_SETLK, &whole);
+    close(fd);
+}
+
 static void write_slowest(struct json_writer *json, const void *object)
 {
     json_write_i64(json, ((const struct progress *)object)->slowest_rank);

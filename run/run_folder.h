@@ -71,12 +71,14 @@ void run_folder_write_state(const char *path, const char *state);
 void run_folder_read_state(const char *path, uint32_t sealed, char state[16]);
 
 /* Locks the run folder against other controllers, also those on other machines: *fd is -1 if another
- * controller holds the lock; otherwise closing it unlocks. CB_ERR_NOT_FOUND if there is no such folder. */
+ * controller holds the lock. It ends with run_folder_unlock, or when the last process that has the descriptor closes it.
+ * CB_ERR_NOT_FOUND if there is no such folder. */
 int run_folder_lock(const char *path, int *fd, struct cb_err *err) CB_MUST_CHECK;
 /* The same lock, shared: several may hold it at once, and none of them while run_folder_lock does. A caller that holds
  * the whole lock passes its descriptor in *fd, which then shares the lock; else *fd is -1. If it cannot be locked, the
  * descriptor is closed and *fd is -1. */
 int run_folder_share_lock(const char *path, int *fd, struct cb_err *err) CB_MUST_CHECK;
+void run_folder_unlock(int fd); /* closes it, too; for all processes that have the descriptor; nothing if it is -1 */
 
 struct manifest {
     char run[RUN_ID_BYTES];

@@ -70,8 +70,7 @@ static int create_attempt(struct task *self, const char *run_folder, struct cb_e
 
 static void unlock(struct task *self)
 {
-    if (self->lock_fd >= 0)
-        close(self->lock_fd);
+    run_folder_unlock(self->lock_fd);
     self->lock_fd = -1;
 }
 

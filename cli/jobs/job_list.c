@@ -257,7 +257,7 @@ static int finish_writes(struct writes *self, struct cb_err *err)
 {
     int rc = file_batch_commit(&self->batch, err);
     for (size_t i = 0; i < self->count; i++)
-        job_folder_unlock(self->locks[i]);
+        run_folder_unlock(self->locks[i]);
     self->count = 0;
     return rc;
 }
@@ -361,7 +361,7 @@ static int sync_entry(struct job_list *self, struct job_entry *entry, const stru
     if (writes->batch.count > written)
         writes->locks[writes->count++] = fd;
     else
-        job_folder_unlock(fd);
+        run_folder_unlock(fd);
     if (rc)
         return cb_context(err, "run %s", entry->run);
     return writes->count == WRITES_AT_ONCE ? finish_writes(writes, err) : 0;

@@ -164,7 +164,7 @@ int pool_put_run(const struct pool_entry *pool, const char *run, const char *run
     if (fd < 0)
         return cb_fail(err, CB_ERR_EXISTS, "run %s is being submitted by another ckptbench", run);
     rc = put_locked(pool, run, run_folder, nodes, record, history, err);
-    job_folder_unlock(fd);
+    run_folder_unlock(fd);
     return rc;
 }
 

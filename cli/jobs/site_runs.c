@@ -421,7 +421,7 @@ static void fetch_some(struct remote *remote, struct history *history, const cha
             items[i].rc = move_in(remote, history, aside, &items[i]);
         if (items[i].is_wanted && items[i].rc)
             clear_aside(aside, &items[i]);
-        job_folder_unlock(items[i].lock_fd);
+        run_folder_unlock(items[i].lock_fd);
     }
 }
 

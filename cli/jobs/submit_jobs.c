@@ -295,7 +295,7 @@ static int send_chunk(const struct submission *self, const struct sending *items
     if (rc == 0)
         rc = send_parcels(self, parcels, count, first_alone, was_stopped, sent, err);
     for (size_t i = 0; i < prepared; i++) {
-        job_folder_unlock(parcels[i].lock);
+        run_folder_unlock(parcels[i].lock);
         buf_release(&parcels[i].script);
     }
     return rc;
@@ -345,7 +345,7 @@ static int intend_some(const struct parcel *parcel, size_t first, size_t end, st
         rc = file_batch_commit(&batch, err);
     file_batch_release(&batch);
     for (size_t i = first; i < locked; i++)
-        job_folder_unlock(locks[i - first]);
+        run_folder_unlock(locks[i - first]);
     return rc;
 }
 

@@ -106,6 +106,6 @@ int watch_tasks_seal(const char *folder, struct history *history, bool *sealed, 
     *sealed = !rc && !was_sealed && is_sealed(folder);
     if (*sealed)
         rc = history_ingest(history, folder, &ingested, err);
-    close(fd);
+    run_folder_unlock(fd);
     return rc;
 }

@@ -34,7 +34,7 @@ static int cancel_planned(struct job_list *list, struct job_entry *entry, struct
         rc = job_record_write(entry->folder, &entry->record, err);
     if (rc == 0)
         rc = history_ingest(list->history, entry->folder, &ingested, err);
-    job_folder_unlock(fd);
+    run_folder_unlock(fd);
     return rc;
 }
 
@@ -47,7 +47,7 @@ static void note_asked(struct job_entry *entry)
     if (rc == 0 && fd >= 0) {
         entry->record.cancel_asked = true;
         rc = job_record_write(entry->folder, &entry->record, &err);
-        job_folder_unlock(fd);
+        run_folder_unlock(fd);
     }
     if (rc)
         log_error("run %s: %s; cancelled all the same", entry->run, err.message);

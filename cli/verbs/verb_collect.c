@@ -154,8 +154,7 @@ static int seal_if_dead(struct collection *self, const char *run, const char *fo
         return 0; /* a controller, on whichever machine, is at work on the run: clocks of two machines may differ */
     rc = has_lines ? seal_lines(self, run, folder, path, is_silent, err)
                    : seal_vanished(self, run, path, last, sign_ns, err);
-    if (lock >= 0)
-        close(lock);
+    run_folder_unlock(lock);
     return rc;
 }
 
@@ -224,8 +223,7 @@ static int plan_again(struct collection *self, const char *run, const char *fold
         return rc == CB_ERR_NOT_FOUND ? 0 : rc;
     int fd = -1;
     bool is_locked = run_folder_lock(folder, &fd, NULL) || fd < 0; /* by a controller that works on it */
-    if (fd >= 0)
-        close(fd);
+    run_folder_unlock(fd);
     bool left = strcmp(info->state, "running") == 0 && strcmp(info->site, SITE_LOCAL) == 0 && !has_attempts(folder) &&
                 !is_locked;
     if (left)

@@ -280,8 +280,7 @@ static int start(struct cli *cli, struct slurm_client *client, struct cb_err *er
         rc = lock_pools(&request.pool, &lock, err);
     if (rc == 0)
         rc = start_pool(cli, client, &request, err);
-    if (lock >= 0)
-        close(lock);
+    run_folder_unlock(lock);
     experiment_free(request.experiment);
     return rc;
 }

@@ -64,12 +64,6 @@ int job_folder_lock(const char *run_folder, int *fd, struct cb_err *err)
     return rc;
 }
 
-void job_folder_unlock(int fd)
-{
-    if (fd >= 0)
-        close(fd);
-}
-
 static int seal(const char *attempt, const char *run, uint32_t number, enum outcome outcome, const char *message,
                 struct cb_err *err)
 {

@@ -12,7 +12,6 @@ int job_folder_look(const char *run_folder, struct job_folder *folder, struct cb
 
 /* Only one controller at a time may write to a run: *fd is the lock, or -1 if another one holds it. */
 int job_folder_lock(const char *run_folder, int *fd, struct cb_err *err) CB_MUST_CHECK;
-void job_folder_unlock(int fd); /* accepts -1 */
 
 /* Seals the last attempt with `outcome`, or a new one if none has begun. Succeeds if another process seals it first.
  * `run` is the run's id. */

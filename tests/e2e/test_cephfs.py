@@ -86,8 +86,8 @@ def test_a_run_that_stood_still_commits_nothing_after_a_take_over_through_anothe
 
 def test_of_two_who_swap_at_the_same_moment_through_two_mounts_one_succeeds(places):
     stores = [place / "store" for place in places]
-    said = subprocess.run([BUILD / "tests/swap_race", "50", *stores, *stores], capture_output=True, text=True, timeout=580)
-    assert (said.returncode, said.stdout) == (0, "50 rounds, one of 4 succeeded in each\n"), said
+    said = subprocess.run([BUILD / "tests/swap_race", "200", *stores, *stores], capture_output=True, text=True, timeout=580)
+    assert (said.returncode, said.stdout) == (0, "200 rounds, one of 4 succeeded in each\n"), said
 
 
 # ---- one store in folders of both mounts ----

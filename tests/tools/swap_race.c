@@ -11,7 +11,8 @@
 #define NAME "race/object"
 #define MOST 64
 
-/* Waits for a byte (the start of a round), swaps, and answers "1" if it was the one. */
+/* Waits for a byte (the start of a round), swaps, and answers "1" if it was the one, "0" if it was not, "x" if it
+ * failed, "?" if nothing guarded it. */
 static int contend(const char *uri, int number, uint64_t rounds, int from, int to)
 {
     const struct store_options options = {.depth = 1, .in_caller = true, .direct = STORE_DIRECT_NO};
@@ -33,7 +34,7 @@ static int contend(const char *uri, int number, uint64_t rounds, int from, int t
         int rc = store_swap(store, NAME, round ? before : NULL, after, &guarded, &err);
         if (rc && rc != CB_ERR_EXISTS)
             fprintf(stderr, "%s: %s\n", uri, err.message);
-        const char *answer = rc == 0 && guarded ? "1" : rc == CB_ERR_EXISTS ? "0" : "x";
+        const char *answer = rc == 0 ? (guarded ? "1" : "?") : rc == CB_ERR_EXISTS ? "0" : "x";
         if (write(to, answer, 1) != 1)
             return 1;
     }
@@ -41,17 +42,17 @@ static int contend(const char *uri, int number, uint64_t rounds, int from, int t
     return 0;
 }
 
-/* The number of the one that succeeded, or -1. */
-static int run_round(int count, int to[][2], int from[][2], char last)
+/* The number of the one that succeeded, or -1. `answers`: one character of each. */
+static int run_round(int count, int to[][2], int from[][2], char last, char *answers)
 {
     int winner = -1, winners = 0;
     bool failed = false;
     for (int i = 0; i < count; i++)
         failed |= write(to[i][1], &last, 1) != 1;
     for (int i = 0; i < count; i++) {
-        char answer = 'x';
-        failed |= read(from[i][0], &answer, 1) != 1 || answer == 'x';
-        if (answer == '1') {
+        answers[i] = 'x';
+        failed |= read(from[i][0], &answers[i], 1) != 1 || answers[i] == 'x' || answers[i] == '?';
+        if (answers[i] == '1') {
             winner = i;
             winners++;
         }
@@ -62,6 +63,7 @@ static int run_round(int count, int to[][2], int from[][2], char last)
 int main(int argc, char **argv)
 {
     int to[MOST][2], from[MOST][2], count = argc - 2, winner = 0, bad = 0;
+    char answers[MOST];
     pid_t contenders[MOST];
     if (argc < 3 || count > MOST)
         return 2;
@@ -74,10 +76,10 @@ int main(int argc, char **argv)
             _exit(contend(argv[i + 2], i, rounds, to[i][0], from[i][1]));
     }
     for (uint64_t round = 0; round < rounds && !bad; round++) {
-        winner = run_round(count, to, from, (char)winner);
+        winner = run_round(count, to, from, (char)winner, answers);
         bad = winner < 0;
         if (bad)
-            printf("round %d: not exactly one succeeded\n", (int)round);
+            printf("round %d: not exactly one succeeded: %.*s\n", (int)round, count, answers);
     }
     if (!bad)
         printf("%d rounds, one of %d succeeded in each\n", (int)rounds, count);

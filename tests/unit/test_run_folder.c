@@ -270,6 +270,22 @@ static void a_lock_that_fails_leaves_no_number_of_a_closed_file(void **state)
     assert_int_equal(fd, -1);
 }
 
+static void an_unlocked_run_is_free_even_if_another_process_has_the_descriptor(void **state)
+{
+    struct fixture *fixture = *state;
+    int fd, other, again;
+    assert_int_equal(run_folder_lock(fixture->run, &fd, &fixture->err), 0);
+    assert_true(fd >= 0);
+    other = dup(fd);
+    assert_int_equal(run_folder_lock(fixture->run, &again, &fixture->err), 0);
+    assert_int_equal(again, -1);
+    run_folder_unlock(fd);
+    assert_int_equal(run_folder_lock(fixture->run, &again, &fixture->err), 0);
+    assert_true(again >= 0);
+    run_folder_unlock(again);
+    close(other);
+}
+
 static void home_is_the_first_that_is_set(void **state)
 {
     struct fixture *fixture = *state;
@@ -333,6 +349,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(foreign_manifests_are_refused_by_name, set_up, tear_down),
         cmocka_unit_test_setup_teardown(progress_is_replaced_and_reads_back, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_lock_that_fails_leaves_no_number_of_a_closed_file, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(an_unlocked_run_is_free_even_if_another_process_has_the_descriptor, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(home_is_the_first_that_is_set, set_up, tear_down),
         cmocka_unit_test(run_ids_have_a_date_and_differ),
         cmocka_unit_test(outcomes_have_names_and_exit_codes),

@@ -10,6 +10,7 @@
 
 static int folder_syncs_until_failure = -1; /* -1: none fails */
 static int link_errno, lock_errno;
+static int locked, unlocked;
 static bool link_answer_is_lost;
 
 int fsync(int fd)
@@ -45,7 +46,10 @@ int fcntl(int fd, int command, ...)
         errno = lock_errno;
         return -1;
     }
-    return (int)syscall(SYS_fcntl, fd, command, argument);
+    int rc = (int)syscall(SYS_fcntl, fd, command, argument);
+    if (command == F_OFD_SETLK && rc == 0)
+        ++*(((struct flock *)argument)->l_type == F_UNLCK ? &unlocked : &locked);
+    return rc;
 }
 
 struct fixture {
@@ -61,7 +65,7 @@ static int set_up(void **state)
     testing_make_folder(self->folder);
     self->store = testing_open(self->folder, &options);
     folder_syncs_until_failure = -1;
-    link_errno = lock_errno = 0;
+    link_errno = lock_errno = locked = unlocked = 0;
     link_answer_is_lost = false;
     *state = self;
     return 0;
@@ -141,6 +145,20 @@ static void without_record_locks_it_is_replaced_and_said(void **state)
     holds(self->store, "one", 1);
 }
 
+/* A file system in user space may free the lock of a closed file late, and then the next holder's. */
+static void each_lock_is_freed_before_its_file_is_closed(void **state)
+{
+    struct store *store = ((struct fixture *)*state)->store;
+    struct cb_err err;
+    bool guarded;
+    assert_int_equal(store_swap(store, "object", NULL, "first", &guarded, &err), 0);
+    assert_int_equal(store_swap(store, "object", "first", "second", &guarded, &err), 0);
+    assert_int_equal(store_swap(store, "object", "second", "second", &guarded, &err), 0);
+    assert_int_equal(store_swap(store, "object", "first", "third", &guarded, &err), CB_ERR_EXISTS);
+    assert_int_equal(locked, 3);
+    assert_int_equal(unlocked, 3);
+}
+
 static void a_lock_that_fails_otherwise_is_an_error(void **state)
 {
     struct fixture *self = *state;
@@ -211,6 +229,7 @@ int main(void)
         TEST(without_hard_links_one_still_makes_it),
         TEST(a_link_whose_answer_was_lost_is_ours),
         TEST(without_record_locks_it_is_replaced_and_said),
+        TEST(each_lock_is_freed_before_its_file_is_closed),
         TEST(a_lock_that_fails_otherwise_is_an_error),
         TEST(of_many_at_the_same_time_one_succeeds),
     };
