@@ -31,14 +31,14 @@ static int s3_check(const char *uri, struct cb_err *err)
     return s3_uri_parse(uri, bucket, prefix, err);
 }
 
-static int s3_abort_leftovers(const char *uri, const struct s3_options *options, const char *folder, uint64_t *count,
-                              struct cb_err *err)
+static int s3_abort_leftovers(const char *uri, const struct s3_options *options, const char *folder,
+                              bool (*is_theirs)(const char *name), uint64_t *count, struct cb_err *err)
 {
     struct s3_client *client;
     int rc = s3_client_open(uri, options, 0, &client, err);
     if (rc)
         return rc;
-    rc = s3_client_abort_uploads(client, folder, count, err);
+    rc = s3_client_abort_uploads(client, folder, is_theirs, count, err);
     s3_client_free(client);
     return rc;
 }

@@ -293,7 +293,7 @@ static void clean_uploads(const struct attempt *attempt)
         rc = check_claim(attempt, &uri, &options, suffix, &ours, &err);
     }
     if (!rc && ours)
-        rc = uri.kind->abort_leftovers(uri.inner, &options, suffix, &count, &err);
+        rc = uri.kind->abort_leftovers(uri.inner, &options, suffix, NULL, &count, &err);
     if (!rc && count == 0)
         return;
     if (rc)

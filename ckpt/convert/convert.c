@@ -244,7 +244,7 @@ static int forget_uploads(struct conversion *self)
     uint64_t count;
     if (!uri.kind->abort_leftovers || uri.has_faults)
         return 0;
-    int code = uri.kind->abort_leftovers(target, NULL, "", &count, self->err);
+    int code = uri.kind->abort_leftovers(target, NULL, "", format_is_file_within, &count, self->err);
     return code ? cb_context(self->err, "ending what an earlier attempt had begun to send") : 0;
 }
 

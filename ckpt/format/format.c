@@ -89,6 +89,11 @@ bool format_is_data_file_within(const char *name)
     return !strchr(name, '/') && format_is_data_file(name);
 }
 
+bool format_is_file_within(const char *name)
+{
+    return format_is_data_file_within(name) || (!strchr(name, '/') && format_is_marker(name));
+}
+
 bool format_is_fanned_out(const char *path)
 {
     const char *slash = strrchr(path, '/'), *folder = slash;

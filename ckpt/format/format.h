@@ -33,6 +33,8 @@ bool format_is_data_file(const char *path);
 /* The same for a name relative to the folder of its checkpoint, which must be in that folder or in those of copies= and
  * io.fanout: other folders may hold other checkpoints. */
 bool format_is_data_file_within(const char *name);
+/* The same, or the marker of that checkpoint. */
+bool format_is_file_within(const char *name);
 /* Whether a file is in one of the folders of io.fanout, as d00003/__7_0.distcp. */
 bool format_is_fanned_out(const char *path);
 /* Whether items store the payload's checksum. */

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ckpt/format/format.h"
 #include "core/alloc.h"
 #include "core/buf.h"
 #include "core/clock.h"
@@ -107,14 +108,16 @@ static void fill_claim(struct claim *mine, const struct experiment *experiment, 
         process_identify(&lease->process);
 }
 
-/* Unfinished uploads of the last owner could still replace our objects. */
-static void abort_uploads(const struct lease *self, const struct experiment *experiment, const char *folder)
+/* Unfinished uploads of the last owner could still replace our objects. `checkpoint`: the folder of its data if it is
+ * not the claimed one. */
+static void abort_uploads(const struct lease *self, const struct experiment *experiment, const char *checkpoint)
 {
     struct s3_options options;
     uint64_t count;
     const struct store_kind *kind = store_uri_of(self->path).kind;
     if (kind->abort_leftovers && s3_keys_read(experiment, &options, NULL) == 0 &&
-        kind->abort_leftovers(self->path, &options, folder, &count, NULL))
+        kind->abort_leftovers(self->path, &options, checkpoint ? checkpoint : self->suffix,
+                              checkpoint ? format_is_file_within : NULL, &count, NULL))
         return; /* not every user may list uploads */
 }
 
@@ -152,7 +155,7 @@ static int claim(struct lease *self, const struct experiment *experiment, const 
     if (owned)
         claim_parse(before.data, &owner);
     if (!rc && *owner.lease.token)
-        abort_uploads(self, experiment, uploads ? uploads : self->suffix);
+        abort_uploads(self, experiment, uploads);
     buf_release(&before);
     return rc;
 }

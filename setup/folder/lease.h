@@ -14,7 +14,7 @@ struct lease_owner {
     const char *run, *run_folder;
     uint32_t attempt;
     bool one_machine;    /* all ranks run on this host, and end with this process */
-    const char *uploads; /* the folder of the data if it is not the claimed one: uploads of the last owner end there */
+    const char *uploads; /* a checkpoint's folder if it is not the claimed one: its uploads by the last owner end */
 };
 
 struct lease;

@@ -305,9 +305,10 @@ int s3_client_abort_upload(struct s3_client *self, const char *key, const char *
     NO_CLIENT;
 }
 
-int s3_client_abort_uploads(struct s3_client *self, const char *folder, uint64_t *count, struct cb_err *err)
+int s3_client_abort_uploads(struct s3_client *self, const char *folder, bool (*is_theirs)(const char *name),
+                            uint64_t *count, struct cb_err *err)
 {
-    (void)folder, (void)count;
+    (void)folder, (void)is_theirs, (void)count;
     NO_CLIENT;
 }
 

@@ -315,26 +315,35 @@ int s3_client_abort_upload_of(struct s3_client *self, const char *name, const ch
 struct upload_collector {
     struct buf pairs;     /* keys and ids, each ended by a NUL */
     const char *only_key; /* or NULL */
+    const char *folder_key;
+    bool (*is_theirs)(const char *name); /* from folder_key on; or NULL */
 };
+
+static bool is_wanted(const struct upload_collector *self, const char *key)
+{
+    if (self->only_key)
+        return strcmp(key, self->only_key) == 0;
+    size_t skip = strlen(self->folder_key);
+    return !self->is_theirs || (strncmp(key, self->folder_key, skip) == 0 && self->is_theirs(key + skip));
+}
 
 static int collect_upload(void *context, const struct s3_upload *upload, struct cb_err *err)
 {
     struct upload_collector *self = context;
-    if (self->only_key && strcmp(upload->key, self->only_key) != 0)
+    if (!is_wanted(self, upload->key))
         return 0;
     buf_append(&self->pairs, upload->key, strlen(upload->key) + 1);
     buf_append(&self->pairs, upload->id, strlen(upload->id) + 1);
     return buf_check(&self->pairs, "the list of uploads", err);
 }
 
-static int abort_under(struct s3_client *self, const char *key_prefix, const char *only_key, uint64_t *count,
-                       struct cb_err *err)
+static int abort_under(struct s3_client *self, const char *key_prefix, struct upload_collector *collector,
+                       uint64_t *count, struct cb_err *err)
 {
-    struct upload_collector collector = {.only_key = only_key};
-    struct buf *pairs = &collector.pairs;
+    struct buf *pairs = &collector->pairs;
     uint64_t aborted = 0;
     buf_init(pairs, (size_t)256 << 20);
-    int rc = list_uploads_under(self, key_prefix, collect_upload, &collector, err);
+    int rc = list_uploads_under(self, key_prefix, collect_upload, collector, err);
     for (const char *at = pairs->data; at < pairs->data + pairs->len && !rc; aborted += rc == 0) {
         const char *key = at, *id = key + strlen(key) + 1;
         rc = s3_client_abort_upload(self, key, id, err);
@@ -345,11 +354,13 @@ static int abort_under(struct s3_client *self, const char *key_prefix, const cha
     return rc;
 }
 
-int s3_client_abort_uploads(struct s3_client *self, const char *folder, uint64_t *count, struct cb_err *err)
+int s3_client_abort_uploads(struct s3_client *self, const char *folder, bool (*is_theirs)(const char *name),
+                            uint64_t *count, struct cb_err *err)
 {
     char folder_key[S3_KEY_BYTES + 8];
     int rc = s3_folder_key(&self->session, folder, folder_key, err);
-    return rc ? rc : abort_under(self, folder_key, NULL, count, err);
+    struct upload_collector collector = {.folder_key = folder_key, .is_theirs = is_theirs};
+    return rc ? rc : abort_under(self, folder_key, &collector, count, err);
 }
 
 int s3_client_abort_uploads_of(struct s3_client *self, const char *name, struct cb_err *err)
@@ -360,7 +371,8 @@ int s3_client_abort_uploads_of(struct s3_client *self, const char *name, struct 
     if (rc)
         return rc;
     key[strlen(key) - 1] = '\0'; /* an object's key must not end in '/' */
-    return abort_under(self, key, key, &unused, err);
+    struct upload_collector collector = {.only_key = key};
+    return abort_under(self, key, &collector, &unused, err);
 }
 
 /* --- deletions --- */

@@ -144,10 +144,11 @@ def test_a_save_in_the_place_of_a_program_that_died_ends_its_uploads(example, se
     sealed.parent.mkdir(parents=True)
     sealed.touch()
     server.client.put(server.bucket, "died/.ckptbench-saving-step/.ckptbench-run", f"other\ntemporary\ntoken=0\nattempt=1\nrun_folder={tmp_path}\n".encode())
-    for name in ("step/__0_0.distcp", "step-1/__0_0.distcp"):
+    others = ["step-1/__0_0.distcp", "step/__0_0.bin", "step/optim/.metadata", "step/optim/__0_0.distcp"]  # of other programs
+    for name in ("step/.metadata", "step/__0_0.distcp", "step/copy-1/d00001/__0_0.distcp", *others):
         server.client.begin_upload(server.bucket, f"died/{name}")
     run(example, "save", f"s3://{server.bucket}/died/step", 1, env={**os.environ, **server.environment(), "AWS_ENDPOINT_URL": server.endpoint})
-    assert [key for key, _ in server.client.uploads(server.bucket, "died/")] == ["died/step-1/__0_0.distcp"]
+    assert [key for key, _ in server.client.uploads(server.bucket, "died/")] == [f"died/{name}" for name in others]
 
 
 def test_a_store_with_faults_and_one_that_keeps_nothing_are_places_too(example, tmp_path):

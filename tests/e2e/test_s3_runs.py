@@ -210,7 +210,11 @@ def test_a_stopped_conversion_into_a_bucket_is_no_checkpoint_and_goes_on(home, h
     assert home.call("verify", conversion.target, code=3).stdout
     if how == signal.SIGINT:
         assert process.returncode == 4 and "no checkpoint yet" in said and conversion.uploads() == []
+    client, bucket, below = home.server.client, home.server.bucket, f"{home.folder.name}/converted/optim/__0_0.distcp"
+    upload = client.begin_upload(bucket, below)  # of another program
     home.call("convert", conversion.sources["disk"], conversion.target, *conversion.WORDS)
+    assert conversion.uploads() == [(below, upload)]
+    client.must("DELETE", bucket, below, query={"uploadId": upload})
     conversion.check()
 
 

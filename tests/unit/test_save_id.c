@@ -234,9 +234,11 @@ static void only_names_of_data_files_are_those_of_data_files(void **state)
                                          "d1/d2/__0_0.raw",
                                          "/__0_0.distcp"};
     for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
-        assert_true(format_is_data_file_within(ours[i]));
+        assert_true(format_is_data_file_within(ours[i]) && format_is_file_within(ours[i]));
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         assert_false(format_is_data_file_within(others[i]));
+    assert_true(format_is_file_within(".metadata"));
+    assert_false(format_is_file_within("step-3/.metadata") || format_is_file_within("notes.txt"));
     assert_true(format_is_data_file("step-3/__0_0.distcp"));
     assert_true(format_is_fanned_out("d00001/__0_0.raw") && format_is_fanned_out("x/d7/model.safetensors"));
     assert_false(format_is_fanned_out("d00001") || format_is_fanned_out("d/__0_0.raw") ||
