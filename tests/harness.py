@@ -1,4 +1,5 @@
 """Where the programs under test are, and how a test calls the controller."""
+import contextlib
 import functools
 import os
 import re
@@ -26,6 +27,15 @@ def mpirun():
 def environment(place, **more):
     """That of this process, with a home of the test's own."""
     return {**os.environ, "CKPTBENCH_HOME": str(place / "home"), **more}
+
+
+def has_stopped(pid):
+    """Whether every thread of a process stands still, as it does some time after SIGSTOP; or there is none."""
+    for path in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):  # that thread has ended
+            if path.read_text().rpartition(")")[2].split()[0] not in "TtZX":
+                return False
+    return True
 
 
 def without_save_id(content):

@@ -1,4 +1,6 @@
 """A run that waits in its store, the claim that it holds there, and other runs that want the same folder."""
+import contextlib
+import fcntl
 import json
 import os
 import re
@@ -6,7 +8,7 @@ import signal
 import subprocess
 import time
 
-from harness import PROGRAM, ckptbench, environment
+from harness import PROGRAM, ckptbench, environment, has_stopped
 
 TINY = ("model=gpt2-tiny", "ranks=1", "launcher=none", "baseline=false", "iterations=1", "warmup=0", "verify=none", "ops=save", "suffix=nightly")
 TRAIN = ("workload=train", "model=gpt2-tiny", "layers=2", "train.seq_length=32", "warmup=0", "train.steps=2", "train.checkpoint_every=1", "ranks=1", "launcher=none",
@@ -47,6 +49,20 @@ def until(condition, what, process=None):
         assert time.monotonic() < deadline, what
         assert process is None or process.poll() is None, process.communicate()
         time.sleep(0.02)
+
+
+def stop(pid, place):
+    """Stops a run, but not while it holds the lock of its claim, which would keep all others out."""
+    for _ in range(1000):
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda: has_stopped(pid), "the run stands still")
+        with open(claim_file(place), "r+") as file, contextlib.suppress(OSError):
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(file, fcntl.LOCK_UN)
+            return
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.01)
+    raise AssertionError("the claim is always locked")
 
 
 def claim_file(place):

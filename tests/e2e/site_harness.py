@@ -48,7 +48,7 @@ class Laptop:
         (folder / f"{name}.yaml").write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in values.items()))
         return name
 
-    def call(self, *words, code=0, timeout=120, **more):
+    def call(self, *words, code=0, timeout=400, **more):
         result = subprocess.run([PROGRAM, *words], cwd=self.folder, env=dict(self.environment, **more), capture_output=True, text=True,
                                 timeout=timeout, stdin=subprocess.DEVNULL)
         assert result.returncode == code, f"{words}: {result.returncode}\n{result.stdout}\n{result.stderr}"

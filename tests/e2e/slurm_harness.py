@@ -31,7 +31,7 @@ class Cluster:
         """Shared memory between ranks of two "nodes" of one machine crashes Open MPI: it must not take them for one."""
         return dict(os.environ, CKPTBENCH_HOME=str(self.home), SLURM_CONF=str(self.configuration), OMPI_MCA_btl="self,tcp", **more)
 
-    def call(self, *words, code=0, timeout=120, **more):
+    def call(self, *words, code=0, timeout=400, **more):
         result = subprocess.run([PROGRAM, *words], cwd=self.folder, env=self.environment(**more), capture_output=True, text=True,
                                 timeout=timeout)
         assert result.returncode == code, f"{words}: {result.returncode}\n{result.stdout}\n{result.stderr}"

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from claims_harness import TINY, TRAIN, Background, change_claim, claim, claim_file, killed, markers, run, until, wait_for_claim
+from claims_harness import TINY, TRAIN, Background, change_claim, claim, claim_file, killed, markers, run, stop, until, wait_for_claim
 from harness import PROGRAM, ckptbench, environment
 from worker_harness import Run, failed, passed
 
@@ -115,7 +115,7 @@ def test_a_run_that_stood_still_until_another_took_its_folder_commits_and_remove
     with Background(place, "folder=overwrite", "timeout.lease=1s") as first:
         wait_for_claim(first)
         pid = int(claim(place)["pid"])
-        os.kill(pid, signal.SIGSTOP)
+        stop(pid, place)
         until(lambda: time.time() - claim_file(place).stat().st_mtime > 2.5, "the lease runs out")
         second = run(place, "folder=overwrite", "--replace-kept", "seed=7")["run"]
         before = {path: path.read_bytes() for path in (place / "store").rglob("*") if path.is_file()}

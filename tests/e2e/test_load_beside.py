@@ -66,7 +66,7 @@ def test_ranks_read_a_dataset_beside_each_load_and_no_faster_than_it_is_due(plac
 
 
 @pytest.mark.parametrize("words", [
-    ("workload=raw", SLOW),
+    ("workload=raw", SLOW, "io.depth=1", "io.block=256KiB"),
     ("engine=torch-dcp",),
     ("engine=command", "command=case {op} in save) mkdir -p {path} && echo bytes | tee {path}/{rank} > {path}/.metadata;; *) sleep 1;; esac"),
 ], ids=["raw", "torch-dcp", "command"])

@@ -93,7 +93,7 @@ def test_ranks_of_all_nodes_are_sealed(job):
 @pytest.mark.parametrize("launcher", ["srun", "mpirun"])
 def test_real_ranks_are_where_the_head_expects_them(job, launcher):
     run = job(worker="ckptbench-worker", model="gpt2-tiny", ranks=5, dp=5, launcher=launcher, baseline="false", iterations=1, warmup=0).start(3)
-    manifest = run.await_manifest(90)
+    manifest = run.await_manifest()
     assert (manifest["outcome"], manifest["message"]) == ("pass", ""), run.logs()
     places = [name.decode() for name in re.findall(rb"node=(n\d+)\n", run.attempt.joinpath("records").read_bytes())]
     assert places == [node["node"] for node in run.rendezvous()["nodes"] for _ in range(node["ranks"])]
@@ -135,7 +135,7 @@ def test_nobody_outlives_the_head(job):
 
 def test_stuck_rank_on_another_node_is_named_and_ended(job):
     run = job(ranks=4, timeout_stall="2s").start(2, "2:write:stubborn")
-    manifest = run.await_manifest(60)
+    manifest = run.await_manifest()
     node = run.rendezvous()["nodes"][1]["node"]
     assert manifest["outcome"] == "timeout" and "rank 2 moves nothing" in manifest["message"]
     assert f"on {node}" in manifest["message"] and manifest["ranks"] == 4
@@ -147,7 +147,7 @@ def test_cancelled_job_is_sealed_with_what_is_known(job):
     run = job(ranks=4, iterations=2000).start(2)
     run.await_(lambda: run.progress().get("iteration", 0) > 3)
     slurm("scancel", run.job)
-    manifest = run.await_manifest(60)
+    manifest = run.await_manifest()
     assert manifest["outcome"] == "cancelled" and manifest["ranks"] == 4 and manifest["samples"] > 4 * 3
     assert run.await_(run.is_over, 60)
     run.assert_nothing_left(stale_pages=True)
@@ -192,7 +192,7 @@ def test_strangers_at_the_rendezvous_are_dropped_and_an_agent_with_another_key_n
     run.await_(lambda: run.progress().get("state") == "running")
     silent += throw_garbage(int(port))
     (run.folder / "go").touch()
-    manifest = run.await_manifest(90)
+    manifest = run.await_manifest()
     assert (manifest["outcome"], manifest["message"]) == ("pass", ""), run.logs()
     assert [node["state"] for node in run.rendezvous()["nodes"]] == ["head", "joined", "joined"]
     for connection in silent:

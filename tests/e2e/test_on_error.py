@@ -69,7 +69,7 @@ def test_a_save_after_a_failed_load_saves_the_state_and_not_poison(place, words)
 
 @pytest.mark.parametrize("workload", ["checkpoint", "raw"])
 def test_a_request_that_hangs_costs_its_iteration_alone(place, workload):
-    done = run(place, "stall_at=2+rank=1", f"workload={workload}", "iterations=3", "timeout.op=4s")
+    done = run(place, "stall_at=2+rank=1", f"workload={workload}", "iterations=3", "timeout.op=15s")
     assert samples(place, "save") == {0: True, 1: False, 2: False}
     assert median(done, "failed_fraction") == pytest.approx(1 / 3)
 
@@ -96,7 +96,7 @@ def test_wrong_bytes_end_the_run(place):
 
 
 def test_a_rank_that_never_comes_back_ends_the_run(place):
-    done = run(place, "block_at=2+rank=1", "ops=save", "iterations=3", "timeout.op=1s", code=4)
+    done = run(place, "block_at=2+rank=1", "ops=save", "iterations=3", "timeout.op=15s", code=4)
     assert done["outcome"] == "timeout" and "another rank did not come" in done["message"]
 
 

@@ -1,6 +1,5 @@
 """Faults through the whole program: whatever goes wrong, `ckptbench run` ends in time with the right outcome
 and reason, leaves no process, and no half checkpoint counts as one."""
-import contextlib
 import json
 import os
 import re
@@ -13,18 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from harness import BUILD, PROGRAM
+from harness import BUILD, PROGRAM, has_stopped
 
 TINY = ("model=gpt2-tiny", "ranks=2", "tp=2", "warmup=0", "baseline=false")
-
-
-def has_stopped(pid):
-    """Whether every thread of a process stands still, as it does some time after SIGSTOP; or there is none."""
-    for path in Path(f"/proc/{pid}/task").glob("*/stat"):
-        with contextlib.suppress(OSError):  # that thread has ended
-            if path.read_text().rpartition(")")[2].split()[0] not in "TtZX":
-                return False
-    return True
 
 
 class Home:
@@ -324,7 +314,7 @@ def test_a_killed_controller_leaves_a_run_that_collect_finds_cancelled(home):
 
 @pytest.mark.parametrize("stall", ["stall_at=3", "block_at=3"])
 def test_a_disk_that_stalls_is_sealed_in_time_with_the_stuck_process_named(home, stall):
-    process = home.start(*TINY, f"store=fault:{stall}+rank=1:./store", "io.block=256KiB", "timeout.stall=2s")
+    process = home.start(*TINY, f"store=fault:{stall}+rank=1:./store", "io.block=256KiB", "timeout.stall=10s")
     pids = []
 
     def stuck():

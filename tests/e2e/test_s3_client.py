@@ -143,7 +143,7 @@ def test_bytes_of_an_answer_that_made_no_sense_are_not_kept(bed):
 
 
 def test_uploads_begin_side_by_side(bed):
-    bed.faults.fail({"operation": "CreateMultipartUpload", "fault": "delay", "seconds": 0.5, "times": 0})
+    bed.faults.fail({"operation": "CreateMultipartUpload", "fault": "delay", "seconds": 3, "times": 0})
     assert bed.run("ops=save", "verify=none", "io.files=2")["outcome"] == "pass"
     operations = [row["operation"] for row in bed.faults.log() if row["operation"] in ("CreateMultipartUpload", "UploadPart")]
     assert operations[:2] == ["CreateMultipartUpload"] * 2 and operations[2:] == ["UploadPart"] * 4

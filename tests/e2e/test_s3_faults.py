@@ -157,7 +157,7 @@ def test_a_server_that_cannot_be_reached_is_not_taken_for_one_that_does_not_answ
 
 def test_a_run_that_goes_on_counts_the_save_that_the_server_refused(bed):
     bed.faults.fail({"operation": "UploadPart", "fault": "error", "after": 3, "times": 1})  # a save has three parts
-    run = bed.passes("on_error=continue", "iterations=3", "s3.attempts=1")
+    run = bed.passes("on_error=continue", "iterations=3", "s3.attempts=1", "s3.stall=6s")
     assert run["outcome"] == "pass" and run["message"].startswith("1 of 3 iterations failed (33.3 %); iteration 2: saving ")
     assert "SlowDown" in run["message"]
     assert run["metrics"]["failed_fraction"]["median"] == pytest.approx(1 / 3)
@@ -185,7 +185,7 @@ NEVER_REPEATED = [
 @pytest.mark.parametrize("rule, wanted", NEVER_REPEATED, ids=lambda value: value.get("code", value["fault"]) if isinstance(value, dict) else "")
 def test_what_no_repetition_mends_is_asked_for_once(bed, rule, wanted):
     bed.faults.fail(rule)
-    bed.fails(*wanted)
+    bed.fails(*wanted, words=["s3.stall=6s"])
     asked = [(row["operation"], row["key"]) for row in bed.faults.log() if row["fault"]]
     assert len(asked) - len(set(asked)) <= 1, asked  # the agent and the rank look, each for itself
 
@@ -311,7 +311,7 @@ def test_tls_with_an_authority_and_a_client_certificate_of_ones_own(tmp_path):
 @pytest.mark.parametrize("loops", [1, 3])
 def test_backoff_over_time_is_what_the_counters_say(bed, loops):
     bed.faults.fail({"operation": "UploadPart", "fault": "error", "times": 3})
-    run = bed.passes("s3.deadline=60s", f"s3.loops={loops}")["run"]
+    run = bed.passes("s3.deadline=60s", "s3.stall=20s", f"s3.loops={loops}")["run"]
     shown = json.loads(call(PROGRAM, "show", run, "--time", "--json", CKPTBENCH_HOME=str(bed.home)).stdout)
     over_time = {(entry["operation"], entry["request"]): entry for entry in shown["time"]["operations"]}
     backoff = over_time["save", "backoff"]

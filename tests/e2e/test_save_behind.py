@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from harness import has_stopped
 from worker_harness import FLAG_FAILED, FLAG_WARMUP, WORKER, Run, failed, passed
 
 SANITIZED = any(word in WORKER.read_bytes() for word in (b"__asan_init", b"__tsan_init"))
@@ -117,7 +118,7 @@ def test_a_failure_behind_trainings_back_is_told_and_the_checkpoint_before_stays
 def wait_until_stopped(pid):
     """A process stands still some time after SIGSTOP, with all of its threads."""
     end = time.monotonic() + 200
-    while any(path.read_text().rpartition(")")[2].split()[0] not in "Tt" for path in Path(f"/proc/{pid}/task").glob("*/stat")):
+    while not has_stopped(pid):
         assert time.monotonic() < end, f"process {pid} goes on"
         time.sleep(0.02)
 

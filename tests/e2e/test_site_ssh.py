@@ -76,7 +76,7 @@ def test_a_connection_cut_in_the_middle_of_submit_makes_no_second_sweep(laptop, 
     real, marked = laptop.prefix / "bin/ckptbench-real", laptop.folder / "pid"
     shutil.copy2(BUILD / "ckptbench", real)
     stop = f'if [ "$1" = submit ] && mkdir "{laptop.folder}/once" 2>/dev/null; then {{}} fi'
-    pause = f'echo $$ > "{marked}"; sleep 3;'
+    pause = f'echo $$ > "{marked}"; sleep 8;'
     if when == "before":
         text = f'#!/bin/sh\n{stop.format(pause)}\nexec "{real}" "$@"\n'
     else:

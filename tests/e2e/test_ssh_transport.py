@@ -258,7 +258,7 @@ def test_a_command_whose_answer_was_lost_is_not_run_again(tmp_path, proxy):
     between = proxy()
     count = tmp_path / "count"
     command = [BUILD / "tests/ssh_drill", "target", f"config={config_of(tmp_path, Port=between.port)}",
-               "run", "--", "sh", "-c", f"echo one >> {count}; sleep 2; echo two >> {count}.late", ",", "run", "--", "echo", "again"]
+               "run", "--", "sh", "-c", f"echo one >> {count}; sleep 10; echo two >> {count}.late", ",", "run", "--", "echo", "again"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process:
         wait_for(count.exists)
         between.cut_now()

@@ -88,7 +88,7 @@ def test_a_time_limit_that_comes_near_ends_a_training_with_a_checkpoint(tmp_path
 
 
 def test_timeout_run_ends_a_training_with_a_checkpoint(tmp_path):
-    process = start(tmp_path, *SMALL, *batch(2), *FOR_EVER[::2], "train.checkpoint_every=100000", "timeout.run=20s", f"store={tmp_path}/store")
+    process = start(tmp_path, *SMALL, *batch(2), *FOR_EVER[::2], "train.checkpoint_every=100000", "timeout.run=40s", f"store={tmp_path}/store")
     document = finish(process, 4)
     last = max(losses(tmp_path)) + 1
     assert (document["outcome"], document["message"]) == ("timeout", f"timeout.run came near after step {last} of 100000")

@@ -133,7 +133,7 @@ def test_a_waiter_that_is_killed_leaves_no_run_waiting(pools):
 
 
 def test_a_budget_that_is_used_up_ends_the_pool_whoever_looks(pools):
-    started = pools.start("p", "mode=hold", "nodes=1", "for=5m", "budget=0.005")  # 18 seconds
+    started = pools.start("p", "mode=hold", "nodes=1", "for=5m", "budget=0.015")  # 54 seconds
     first, _ = pools.submit_one(*SLOW, "--warm", "p")
     second, _ = pools.submit_one(*QUICK, "--warm", "p")
     pools.wait_gone(started)  # nobody has asked ckptbench for anything since

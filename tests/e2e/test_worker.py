@@ -115,7 +115,7 @@ def test_null_store_saves_and_says_that_nothing_can_be_loaded(tmp_path):
 
 
 def test_duration_goes_on_until_the_time_has_passed(tmp_path):
-    run = passed(Run(tmp_path, duration="2s", ops="save", verify="none").run())
+    run = passed(Run(tmp_path, duration="2s", ops="save", verify="none", store="null:").run())
     assert len(run.samples("save")) > 2
 
 

@@ -51,7 +51,7 @@ PreemptMode=REQUEUE
 ReturnToService=2
 MpiDefault=none
 SlurmdTimeout={slurmd_timeout}
-KillWait=10
+KillWait=30
 SchedulerParameters=bf_interval=5,batch_sched_delay=0
 StateSaveLocation={folder}/state
 SlurmctldPidFile={folder}/slurmctld.pid

@@ -88,7 +88,7 @@ static int drill_absent(struct comm *comm, struct status_page *page, bool stop, 
 {
     uint64_t start_ns = clock_monotonic_ns();
     if (comm_rank(comm) == 0) {
-        sleep(2);
+        sleep(5); /* longer than another may be late */
         return 0;
     }
     comm_watch(comm, status_page_check, page);
