@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <sys/syscall.h>
 
 #define AT_ONCE 8
@@ -10,7 +11,7 @@
 
 static int folder_syncs_until_failure = -1; /* -1: none fails */
 static int link_errno, lock_errno;
-static int locked, unlocked;
+static atomic_int locked, unlocked; /* threads swap at once */
 static bool link_answer_is_lost;
 
 int fsync(int fd)
