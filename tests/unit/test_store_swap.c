@@ -66,7 +66,9 @@ static int set_up(void **state)
     testing_make_folder(self->folder);
     self->store = testing_open(self->folder, &options);
     folder_syncs_until_failure = -1;
-    link_errno = lock_errno = locked = unlocked = 0;
+    link_errno = lock_errno = 0;
+    locked = 0;
+    unlocked = 0;
     link_answer_is_lost = false;
     *state = self;
     return 0;
