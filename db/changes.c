@@ -35,7 +35,7 @@ uint64_t changes_tell(const struct history *self, const char *run)
         log_verbose("%s cannot be written: other machines see run %s as it was", path, run);
     else
         end = lseek(fd, 0, SEEK_CUR);
-    whole.l_type = F_UNLCK; /* before the close, for the reason in run_folder_unlock */
+    whole.l_type = F_UNLCK; /* a close alone is not enough: see run_folder_unlock */
     (void)fcntl(fd, F_OFD_SETLK, &whole);
     close(fd);
     return end > 0 ? (uint64_t)end : 0;

@@ -321,8 +321,7 @@ void run_folder_unlock(int fd)
     struct flock whole = {.l_type = F_UNLCK, .l_whence = SEEK_SET};
     if (fd < 0)
         return;
-    /* Not by the close alone: a FUSE file system may free the lock long after it, and then that of the next holder
-     * (store/posix/posix_swap.c). */
+    /* A close alone is not enough on a FUSE file system: see store/posix/posix_swap.c. */
     (void)fcntl(fd, F_OFD_SETLK, &whole);
     close(fd);
 }

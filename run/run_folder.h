@@ -78,7 +78,8 @@ int run_folder_lock(const char *path, int *fd, struct cb_err *err) CB_MUST_CHECK
  * the whole lock passes its descriptor in *fd, which then shares the lock; else *fd is -1. If it cannot be locked, the
  * descriptor is closed and *fd is -1. */
 int run_folder_share_lock(const char *path, int *fd, struct cb_err *err) CB_MUST_CHECK;
-void run_folder_unlock(int fd); /* closes it, too; for all processes that have the descriptor; nothing if it is -1 */
+/* Unlocks and closes. Other processes that have the descriptor lose the lock, too. Does nothing if fd is -1. */
+void run_folder_unlock(int fd);
 
 struct manifest {
     char run[RUN_ID_BYTES];

@@ -34,7 +34,7 @@ struct store_kind {
     /* Rejects a malformed URI of this kind. NULL: open checks it. */
     int (*check)(const char *uri, struct cb_err *err);
     /* Aborts the unfinished uploads of killed processes below `folder`, and counts them. `is_theirs` is asked about each
-     * name, from `folder` on; NULL: all are. A kind that leaves nothing behind has NULL here. */
+     * name relative to `folder`; NULL: all are. A kind that leaves nothing behind has NULL here. */
     int (*abort_leftovers)(const char *uri, const struct s3_options *options, const char *folder,
                            bool (*is_theirs)(const char *name), uint64_t *count, struct cb_err *err);
 };

@@ -65,8 +65,8 @@ int s3_client_list_uploads(struct s3_client *self, const char *folder, s3_upload
                            struct cb_err *err) CB_MUST_CHECK;
 /* Succeeds if the upload is gone. */
 int s3_client_abort_upload(struct s3_client *self, const char *key, const char *id, struct cb_err *err) CB_MUST_CHECK;
-/* Aborts the uploads under a folder for whose names, from the folder on, `is_theirs` is true (NULL: all); *count is their
- * number. Agents call this after killing their ranks. */
+/* Aborts uploads under a folder, and counts them in *count: those for which `is_theirs` is true, which is asked about the
+ * name relative to the folder. NULL: all. Agents call this after killing their ranks. */
 int s3_client_abort_uploads(struct s3_client *self, const char *folder, bool (*is_theirs)(const char *name),
                             uint64_t *count, struct cb_err *err) CB_MUST_CHECK;
 /* Whether the bucket is accessible with these credentials (HEAD of the bucket). */

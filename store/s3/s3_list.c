@@ -316,7 +316,7 @@ struct upload_collector {
     struct buf pairs;     /* keys and ids, each ended by a NUL */
     const char *only_key; /* or NULL */
     const char *folder_key;
-    bool (*is_theirs)(const char *name); /* from folder_key on; or NULL */
+    bool (*is_theirs)(const char *name); /* asked about the key behind folder_key; NULL: all are */
 };
 
 static bool is_wanted(const struct upload_collector *self, const char *key)

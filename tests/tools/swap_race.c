@@ -42,7 +42,8 @@ static int contend(const char *uri, int number, uint64_t rounds, int from, int t
     return 0;
 }
 
-/* The number of the one that succeeded, or -1. `answers`: one character of each. */
+/* Plays one round. Returns the number of the process that succeeded, or -1 if it was not exactly one. answers[i] receives
+ * the answer of process i. */
 static int run_round(int count, int to[][2], int from[][2], char last, char *answers)
 {
     int winner = -1, winners = 0;
